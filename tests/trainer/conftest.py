@@ -13,6 +13,8 @@ from tests.trainer.collectives import refuse_float64
 from tests.trainer.models import DEEP, FAMILIES, save_model
 from trimaran.config import RunConfig, parse_config
 
+MakeConfig = Callable[..., RunConfig]
+
 
 @pytest.fixture(scope="session")
 def model_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -21,7 +23,7 @@ def model_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def make_config(model_folders: dict[str, Path]) -> Callable[..., RunConfig]:
+def make_config(model_folders: dict[str, Path]) -> MakeConfig:
     """A configuration for the tiny models; keyword arguments replace keys of sections."""
 
     def make(family: str = "qwen2", **sections: dict[str, Any]) -> RunConfig:

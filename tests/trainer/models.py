@@ -45,75 +45,55 @@ GROUPED: dict[str, Any] = {
     **{"n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 24},
     **{"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5},
 }
-FAMILIES = (
-    "qwen2",
-    "llama",
-    "qwen3",
-    "qwen2_moe",
-    "qwen3_moe",
-    "deepseek_v3",
-    "glm4_moe",
-    "mistral",
-    "gemma3_text",
-)
 DEEP = "qwen2_of_4_layers"
+TINY: dict[str, dict[str, Any]] = {
+    "qwen2": {"vocab_size": 97, "tie_word_embeddings": True},
+    "llama": {"tie_word_embeddings": False, "rope_parameters": LLAMA3},
+    "qwen3": {**WIDE, "tie_word_embeddings": False},
+    "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 40},
+    "qwen3_moe": {**EXPERTS, **WIDE, "norm_topk_prob": True},
+    "deepseek_v3": {**LATENT, **GROUPED},
+    "glm4_moe": {
+        **{**GROUPED, **WIDE, "attention_bias": True, "use_qk_norm": True},
+        "rope_parameters": {
+            "rope_theta": 1e4,
+            "rope_type": "default",
+            "partial_rotary_factor": 0.5,
+        },
+    },
+    "mistral": {"sliding_window": 6},
+    "gemma3_text": {
+        **{**WIDE, "num_hidden_layers": 4, "sliding_window": 6, "query_pre_attn_scalar": 9},
+        "layer_types": [*["sliding_attention"] * 3, "full_attention"],
+    },
+}
+"""What differs from `SHAPE`. qwen2: bias, tied, a vocabulary that two ranks must pad; llama: untied, llama3
+rope; qwen3: norms of queries and keys, heads that are not hidden_size / heads wide; with experts: qwen2_moe
+has one that every token passes, qwen3_moe weighs the chosen ones to 1."""
+FAMILIES = tuple(TINY)
 TIED = ("qwen2", DEEP, "gemma3_text")
 
 
 def make_model(family: str) -> Any:
-    """qwen2: bias, tied, a vocabulary that two ranks must pad; llama: untied, llama3 rope; qwen3:
-    norms of queries and keys, heads that are not hidden_size / heads wide; with experts: qwen2_moe has
-    one that every token passes, qwen3_moe weighs the chosen ones to 1."""
     torch.manual_seed(0)
-    if family in ("qwen2", DEEP):
-        layers = {"num_hidden_layers": 4} if family == DEEP else {}
-        shape = {**SHAPE, **layers}
-        config: Any = transformers.Qwen2Config(**shape, vocab_size=97, tie_word_embeddings=True)
-        model: Any = transformers.Qwen2ForCausalLM(config)
-    elif family == "llama":
-        config = transformers.LlamaConfig(
-            **SHAPE, vocab_size=96, tie_word_embeddings=False, rope_parameters=LLAMA3
-        )
-        model = transformers.LlamaForCausalLM(config)
-    elif family == "qwen3":
-        config = transformers.Qwen3Config(**SHAPE, **WIDE, vocab_size=96, tie_word_embeddings=False)
-        model = transformers.Qwen3ForCausalLM(config)
-    elif family == "qwen2_moe":
-        config = transformers.Qwen2MoeConfig(
-            **SHAPE, **EXPERTS, vocab_size=96, shared_expert_intermediate_size=40
-        )
-        model = transformers.Qwen2MoeForCausalLM(config)
-    elif family == "mistral":
-        config = transformers.MistralConfig(**SHAPE, vocab_size=96, sliding_window=6)
-        model = transformers.MistralForCausalLM(config)
-    elif family == "gemma3_text":
-        kinds = [*["sliding_attention"] * 3, "full_attention"]
-        shape = {**SHAPE, **WIDE, "num_hidden_layers": 4, "layer_types": kinds}
-        config = transformers.Gemma3TextConfig(
-            **shape, vocab_size=96, sliding_window=6, query_pre_attn_scalar=9
-        )
-        model = transformers.Gemma3ForCausalLM(config)
-    elif family == "deepseek_v3":
-        config = transformers.DeepseekV3Config(**{**SHAPE, **LATENT, **GROUPED}, vocab_size=96)
-        model = transformers.DeepseekV3ForCausalLM(config)
-    elif family == "glm4_moe":
-        biases = {"attention_bias": True, "use_qk_norm": True}
-        rope = {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5}
-        config = transformers.Glm4MoeConfig(
-            **{**SHAPE, **GROUPED, **biases, **WIDE}, rope_parameters=rope, vocab_size=96
-        )
-        model = transformers.Glm4MoeForCausalLM(config)
-    else:
-        config = transformers.Qwen3MoeConfig(
-            **SHAPE, **EXPERTS, **WIDE, vocab_size=96, norm_topk_prob=True
-        )
-        model = transformers.Qwen3MoeForCausalLM(config)
+    layers = {"num_hidden_layers": 4} if family == DEEP else {}
+    family = "qwen2" if family == DEEP else family
+    shape = {"vocab_size": 96, **SHAPE, **TINY[family], **layers}
+    config = transformers.AutoConfig.for_model(family, **shape)
+    model: Any = transformers.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         biases = (one for name, one in model.named_buffers() if name.endswith("_bias"))
         for parameter in (*model.parameters(), *biases):
             # Norms and biases start at 1 and 0, which would hide a mistake in their mapping.
             parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.ndim == 1 else 0.05))
     return model
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    """In names, types and numbers."""
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
+    )
 
 
 def unfused(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -22,16 +22,15 @@ TIMEOUT_SECONDS = 200
 class Job:
     model: str
     """A Hugging Face folder, for its config.json."""
-    store: str
+    store: str = ""
     """A file by which the ranks meet."""
+    load: str = ""
+    save: str = ""
+    answers: str = ""
+    """Where the logits of `token_ids` go."""
     tensor: int = 1
     pipeline: int = 1
     expert: int = 1
-    load: str = ""
-    """Else the weights are random, the same in any layout that loads them later."""
-    save: str = ""
-    answers: str = ""
-    """Where the logits of `TOKENS` and the keys of the model's tensors go."""
 
     @property
     def num_ranks(self) -> int:
@@ -85,24 +84,20 @@ def main(job: Job, rank: int) -> None:
     tensor_parallel.model_parallel_cuda_manual_seed(1 + rank)
     config = json.loads((Path(job.model) / "config.json").read_text())
     model = build(config, job)
-    if job.load:
-        wanted = model.sharded_state_dict()
-        model.load_state_dict(dist_checkpointing.load(wanted, job.load))
-    if job.save:
-        if rank == 0:
-            Path(job.save).mkdir()
-        dist.barrier()
-        # As Megatron-LM saves the arguments of its command line.
-        arguments = Namespace(
-            make_vocab_size_divisible_by=128,
-            tensor_model_parallel_size=job.tensor,
-            attention_backend=AttnBackend.auto,
-        )
-        dist_checkpointing.save({"args": arguments, **model.sharded_state_dict()}, job.save)
-    if job.answers:
-        logits = forward(model, token_ids(config["vocab_size"]), config["hidden_size"], job)
-        if logits is not None:
-            torch.save(logits[..., : config["vocab_size"]], job.answers)
+    model.load_state_dict(dist_checkpointing.load(model.sharded_state_dict(), job.load))
+    if rank == 0:
+        Path(job.save).mkdir()
+    dist.barrier()
+    # As Megatron-LM saves the arguments of its command line.
+    arguments = Namespace(
+        make_vocab_size_divisible_by=128,
+        tensor_model_parallel_size=job.tensor,
+        attention_backend=AttnBackend.auto,
+    )
+    dist_checkpointing.save({"args": arguments, **model.sharded_state_dict()}, job.save)
+    logits = forward(model, token_ids(config["vocab_size"]), config["hidden_size"])
+    if logits is not None:
+        torch.save(logits[..., : config["vocab_size"]], job.answers)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -223,7 +218,7 @@ def _grouped(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def forward(model: Any, ids: Any, hidden_size: int, job: Job) -> Any:
+def forward(model: Any, ids: Any, hidden_size: int) -> Any:
     """Logits [2, 24, V] on the first rank of the last stage."""
     import torch
     import torch.distributed as dist

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
+import pytest
 import torch
 
+from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.types import Completion, Group, Score, ScoredGroup, TrainingBatch
 
@@ -117,6 +119,20 @@ class ReferenceTrainer:
         )
         self._optimizer.step()
         return loss.item(), norm.item()
+
+    def check(
+        self,
+        answer: TrainAnswer,
+        batch: TrainingBatch,
+        logprobs: float = 4e-6,
+        loss: float = 2e-6,
+    ) -> None:
+        """Takes the step, too. `batch` has the log-probabilities of the model as it is: so does the answer,
+        up to `logprobs` in the mean."""
+        wanted, norm = self.step(batch)
+        assert answer.metrics["trainer/computed/logprob_diff/mean"] < logprobs
+        assert answer.metrics["trainer/loss"] == pytest.approx(wanted, abs=loss)
+        assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=1e-4)
 
     def first_moment(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         """AdamW's: the mean of the gradients of all steps, of which later ones count more."""

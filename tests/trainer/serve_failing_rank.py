@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from services.trainer import rank, server
+from services.trainer import rank
 from services.trainer.checkpoints import checkpoint
 from services.trainer.step import learner
-from tests.trainer.collectives import refuse_float64
-from trimaran.config import load_config
-from trimaran.run.context import RunContext
+from tests.trainer import serve_rank
 
 if __name__ == "__main__":
-    refuse_float64()
     config, folder, index, go, failing = sys.argv[1:]
     write, train = checkpoint.write_tensors, learner.train_step
 
@@ -32,5 +28,4 @@ if __name__ == "__main__":
         return train(policy, batch, *rest)
 
     checkpoint.write_tensors, rank.train_step = write_late, train_or_fail
-    context = RunContext.in_folder(Path(folder))
-    asyncio.run(server.serve(load_config(config), context, int(index)))
+    serve_rank.main(config, folder, index)

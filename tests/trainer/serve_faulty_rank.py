@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from services.trainer import rank, server
+from services.trainer import rank
 from services.trainer.checkpoints import checkpoint, checkpoints
 from services.trainer.step import learner
-from tests.trainer.collectives import refuse_float64
-from trimaran.config import load_config
-from trimaran.run.context import RunContext
+from tests.trainer import serve_rank
 
 PLACES: dict[str, tuple[Any, str]] = {
     "stepping": (learner, "look_up"),
@@ -24,20 +19,14 @@ PLACES: dict[str, tuple[Any, str]] = {
     "loading": (checkpoints, "read_shard"),
 }
 
-
-def signalled(function: Callable[..., Any], number: int) -> Callable[..., Any]:
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        os.kill(os.getpid(), number)
-        return function(*arguments, **named)
-
-    return wrapped
-
-
 if __name__ == "__main__":
-    refuse_float64()
-    assert rank.TrainerRank
     config, folder, index, place, number = sys.argv[1:]
     module, name = PLACES[place]
-    setattr(module, name, signalled(getattr(module, name), int(number)))
-    context = RunContext.in_folder(Path(folder))
-    asyncio.run(server.serve(load_config(config), context, int(index)))
+    function = getattr(module, name)
+
+    def signalled(*arguments: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), int(number))
+        return function(*arguments, **named)
+
+    setattr(module, name, signalled)
+    serve_rank.main(config, folder, index)

@@ -11,8 +11,11 @@ from tests.trainer.collectives import refuse_float64
 from trimaran.config import load_config
 from trimaran.run.context import RunContext
 
-if __name__ == "__main__":
+
+def main(config: str, folder: str, index: str) -> None:
     refuse_float64()
-    asyncio.run(
-        serve(load_config(sys.argv[1]), RunContext.in_folder(Path(sys.argv[2])), int(sys.argv[3]))
-    )
+    asyncio.run(serve(load_config(config), RunContext.in_folder(Path(folder)), int(index)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -4,48 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.trainer.batches import proofs_for, random_batch
-from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.conftest import MakeConfig
+from tests.trainer.processes import ANSWER_SECONDS, running_ranks
 from tests.trainer.test_rank import BF16, PEER, save, started
-from trimaran.clients import TrainAnswer
-from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError
 from trimaran.types import VersionId
 from weights.sending.snapshot import Snapshot
 
-MakeConfig = Callable[..., RunConfig]
-
 single_rank = pytest.mark.usefixtures("single_rank")
 
 
-async def train(config: RunConfig, folder: Path, ahead: bool) -> list[TrainAnswer]:
-    """Two steps in this process."""
-    async with started(config, folder) as rank:
-        answers = [await rank.train(random_batch(1))]
-        if ahead:
-            await rank.train_ahead(random_batch(2))
-        return [*answers, await (rank.make_version(2) if ahead else rank.train(random_batch(2)))]
-
-
 @single_rank
-def test_a_step_that_was_trained_ahead_is_the_same_step(
+async def test_a_step_that_was_trained_ahead_is_the_same_step(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    found: list[list[TrainAnswer]] = []
-    for ahead in (False, True):
-        folder = tmp_path / str(ahead)
-        folder.mkdir()
-        found.append(asyncio.run(train(make_config(model=BF16), folder, ahead)))
-    for straight, other in zip(*found, strict=True):
-        assert straight.version.root == other.version.root
-        for key in ("trainer/loss", "trainer/grad_norm"):
-            assert straight.metrics[key] == other.metrics[key]
+    config = make_config(model=BF16)
+    async with started(config, tmp_path / "straight") as rank:
+        straight = [await rank.train(random_batch(step)) for step in (1, 2)][-1]
+    async with started(config, tmp_path / "ahead") as rank:
+        await rank.train(random_batch(1))
+        await rank.train_ahead(random_batch(2))
+        ahead = await rank.make_version(2)
+    assert ahead.version.root == straight.version.root
+    for key in ("trainer/loss", "trainer/grad_norm"):
+        assert ahead.metrics[key] == straight.metrics[key]
 
 
 @single_rank
@@ -131,30 +119,20 @@ async def test_no_version_is_made_of_a_step_that_was_not_trained_ahead(
 
 
 @pytest.mark.e2e
-def test_two_ranks_train_ahead_together(make_config: MakeConfig, tmp_path: Path) -> None:
-    async def roots(folder: Path, ahead: bool) -> list[str]:
-        config = make_config(
-            trainer={"tensor_parallel": 2}, endpoints={"trainer": free_addresses(2)}
-        )
-        found: list[str] = []
-        async with running_ranks(config, folder) as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            for step in (1, 2):
-                batch = random_batch(step)
-                proofs = proofs_for(batch, start.root)
-                if ahead:
-                    await client.train_ahead(batch, ANSWER_SECONDS, proofs)
-                    held, _ = await client.get_policy_version(ANSWER_SECONDS)
-                    assert held.version.step == step - 1
-                    with pytest.raises(OutOfOrderError, match="is under way"):
-                        await client.save_checkpoint(step - 1, ANSWER_SECONDS)
-                    answer = await client.make_version(step, ANSWER_SECONDS)
-                else:
-                    answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-                found.append(answer.version.root)
-            await client.save_checkpoint(2, ANSWER_SECONDS)
-        return found
-
-    assert asyncio.run(roots(tmp_path / "ahead", True)) == asyncio.run(
-        roots(tmp_path / "straight", False)
-    )
+async def test_two_ranks_train_ahead_together(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config(trainer={"tensor_parallel": 2})
+    batches = [random_batch(step) for step in (1, 2)]
+    ahead: list[str] = []
+    async with running_ranks(config, tmp_path / "ahead") as client:
+        for batch in batches:
+            proofs = proofs_for(batch, client.first.root)
+            await client.train_ahead(batch, ANSWER_SECONDS, proofs)
+            held, _ = await client.get_policy_version(ANSWER_SECONDS)
+            assert held.version.step == batch.step - 1
+            with pytest.raises(OutOfOrderError, match="is under way"):
+                await client.save_checkpoint(batch.step - 1, ANSWER_SECONDS)
+            answer = await client.make_version(batch.step, ANSWER_SECONDS)
+            ahead.append(answer.version.root)
+        await client.save_checkpoint(2, ANSWER_SECONDS)
+    async with running_ranks(config, tmp_path / "straight") as client:
+        assert ahead == [(await client.train(batch)).version.root for batch in batches]

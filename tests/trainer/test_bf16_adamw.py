@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.trainer.batches import random_batch
-from tests.trainer.test_policy import add_up, make_policy, whole_batch
-from tests.trainer.test_rank import save, started
-from trimaran.config import RunConfig, parse_config
+from tests.trainer.conftest import MakeConfig
+from tests.trainer.test_policy import add_up, make_policy, train, whole_batch
+from trimaran.config import parse_config
 from trimaran.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("single_rank")
-MakeConfig = Callable[..., RunConfig]
 BF16 = {"dtype": "bfloat16"}
 
 
@@ -60,7 +56,7 @@ def gradient_norm(policy: Any) -> float:
 def test_a_model_follows_the_one_with_main_weights(make_config: MakeConfig) -> None:
     """After ten updates both are near each other, and far from the start."""
 
-    def train(optimizer: str) -> tuple[dict[str, torch.Tensor], float]:
+    def trained(optimizer: str) -> tuple[dict[str, torch.Tensor], float]:
         trainer = {"optimizer": optimizer, "learning_rate": 1e-4, "freeze": ["lm_head.weight"]}
         policy, norm = make_policy(make_config("llama", model=BF16, trainer=trainer)), 0.0
         for _ in range(10):
@@ -76,7 +72,7 @@ def test_a_model_follows_the_one_with_main_weights(make_config: MakeConfig) -> N
             if name.startswith("main.")
         }, norm
 
-    (main, norm), (ours, our_norm) = train("adamw"), train("adamw_bf16")
+    (main, norm), (ours, our_norm) = trained("adamw"), trained("adamw_bf16")
     assert our_norm == pytest.approx(norm, rel=0.02)
     for name, tensor in main.items():
         difference = (ours[name] - tensor).abs().mean()
@@ -85,24 +81,13 @@ def test_a_model_follows_the_one_with_main_weights(make_config: MakeConfig) -> N
     assert all(tensor.dtype == torch.float32 for tensor in main.values())
 
 
-async def test_it_keeps_everything_in_bfloat16_and_resumes(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
-    trainer = {"optimizer": "adamw_bf16", "clip_grad": 1e-3}
-    config = make_config("qwen3_moe", model=BF16, trainer=trainer)
-
-    async with started(config, tmp_path) as rank:
-        for step in (1, 2):
-            await rank.train(random_batch(step))
-        state = rank._policy.state()
-        assert {name.partition(".")[0] for name in state} == {
-            *("main", "exp_avg", "exp_avg_sq", "compensation")
-        }
-        assert all(tensor.dtype == torch.bfloat16 for tensor in state.values())
-        await save(rank, 2)
-        third = await rank.train(random_batch(3))
-    async with started(config, tmp_path) as resumed:
-        assert (await resumed.train(random_batch(3))).version == third.version
+def test_it_keeps_everything_in_bfloat16(make_config: MakeConfig) -> None:
+    policy = make_policy(make_config("qwen3_moe", model=BF16, trainer={"optimizer": "adamw_bf16"}))
+    train(policy)
+    state = policy.state()
+    kinds = {"main", "exp_avg", "exp_avg_sq", "compensation"}
+    assert {name.partition(".")[0] for name in state} == kinds
+    assert all(tensor.dtype == torch.bfloat16 for tensor in state.values())
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ the mean of few tokens: 2.5 hundredths of the gradient's norm in these models.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.batches import random_batch
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.models import TIED
-from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.processes import ANSWER_SECONDS, running_ranks
 from tests.trainer.reference import loss_of, sequence_logprobs, with_rollout_logprobs
 from tests.trainer.saved_moments import first_moments
 from tests.trainer.test_parity import SEQUENCE, SPLIT, name_of
@@ -43,43 +43,30 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("family", "sizes"),
-    LAYOUTS,
-    ids=name_of,
-)
-def test_logprobs_and_gradients_in_bfloat16_are_as_near_as_rounding_allows(
+@pytest.mark.parametrize(("family", "sizes"), LAYOUTS, ids=name_of)
+async def test_logprobs_and_gradients_in_bfloat16_are_as_near_as_rounding_allows(
     family: str,
     sizes: dict[str, Any],
-    make_config: Callable[..., RunConfig],
+    make_config: MakeConfig,
     model_folders: dict[str, Path],
     tmp_path: Path,
 ) -> None:
-    trainer = {**sizes, "micro_batch_tokens": 40, "clip_grad": 1e6}
-    model = {"dtype": "bfloat16"}
-    count = make_config(family, trainer=trainer).num_trainer_ranks
     config = make_config(
         family,
-        model=model,
-        trainer=trainer,
+        model={"dtype": "bfloat16"},
+        trainer={**sizes, "micro_batch_tokens": 40, "clip_grad": 1e6},
         # Weights of 1, so that the gradient does not depend on whose log-probabilities the batch has.
         algorithm={"correction": {"weights": "none"}},
-        endpoints={"trainer": free_addresses(count)},
     )
     folder = model_folders[family]
     plain: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     exact: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).float()
     batch = with_rollout_logprobs(plain, random_batch(1, num_groups=4), 0.7)
 
-    async def train() -> float:
-        async with running_ranks(config, tmp_path / "run") as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            proofs = proofs_for(batch, start.root)
-            answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-            await client.save_checkpoint(1, ANSWER_SECONDS)
-            return answer.metrics["trainer/computed/logprob_diff/mean"]
-
-    between = asyncio.run(train())
+    async with running_ranks(config, tmp_path / "run") as client:
+        answer = await client.train(batch)
+        await client.save_checkpoint(1, ANSWER_SECONDS)
+    between = answer.metrics["trainer/computed/logprob_diff/mean"]
     rounding = mean_difference(exact, batch)
     print(f"log-probabilities: {between:.2e} between, {rounding:.2e} of plain from float32")
     assert 0 < between < ALLOWED * rounding

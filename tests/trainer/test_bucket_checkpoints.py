@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from services.trainer.checkpoints.checkpoint import Keep, RankLayout, TrainedModel, TrainerState
+from services.trainer.checkpoints.checkpoint import Keep, TrainerState
 from services.trainer.checkpoints.checkpoints import (
     BucketCheckpoints,
     LoadedCheckpoint,
@@ -18,17 +16,13 @@ from services.trainer.checkpoints.checkpoints import (
 )
 from tests.bucket_server import Endpoint
 from tests.trainer.batches import random_batch
+from tests.trainer.checkpoints.test_checkpoint import LAYOUT, MODEL, tensors
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.test_rank import save, started
-from trimaran.config import RunConfig
-from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError, UnavailableError
 from trimaran.host.places import Place, open_place
-from trimaran.model.folder import ModelFacts
 from trimaran.run.context import RunContext
 from trimaran.run.place import bucket_of
-
-LAYOUT = RankLayout(ParallelLayout(tensor=2), "float32", 1)
-MODEL = TrainedModel("tiny", ModelFacts("llama", 2, 32, 48, 4, 2, 8, 96, False, 128))
 
 
 @pytest.fixture
@@ -36,27 +30,14 @@ def place(bucket: Endpoint, tmp_path: Path) -> Place:
     return open_place(f"s3://payloads/{tmp_path.name}", "run.checkpoints")
 
 
-def tensors(value: float, rank: int) -> dict[str, torch.Tensor]:
-    return {"main.a": torch.full((40, 25), value), "exp_avg.a": torch.full((3,), value + rank)}
-
-
-def saved(
-    place: Place,
-    hosts: list[Path],
-    step: int,
-    value: float,
-    keep: int = 1,
-    best: int = 0,
-    score: float | None = None,
-) -> str:
-    """By one rank a host."""
+def saved(place: Place, folder: Path, step: int, value: float, keep: int = 1) -> str:
+    """By one rank on host a and one on host b."""
+    hosts = [BucketCheckpoints(place, folder / host) for host in "ab"]
     digests = [
-        BucketCheckpoints(place, host).write_shard(step, rank, tensors(value, rank))
-        for rank, host in enumerate(hosts)
+        host.write_shard(step, rank, tensors(value, rank)) for rank, host in enumerate(hosts)
     ]
-    parts = tuple(digests)
-    state = TrainerState(step, 0, step, f"{value}", {}, "", LAYOUT, MODEL, parts, score=score)
-    return BucketCheckpoints(place, hosts[0]).publish(state, Keep(keep, best))
+    state = TrainerState(step, 0, step, f"{value}", {}, "", LAYOUT, MODEL, tuple(digests))
+    return hosts[0].publish(state, Keep(keep))
 
 
 def loaded(place: Place, host: Path, rank: int = 1) -> LoadedCheckpoint:
@@ -68,28 +49,26 @@ def loaded(place: Place, host: Path, rank: int = 1) -> LoadedCheckpoint:
 
 
 def test_a_host_that_has_nothing_loads_what_others_saved(place: Place, tmp_path: Path) -> None:
-    hosts = [tmp_path / "a", tmp_path / "b"]
     assert BucketCheckpoints(place, tmp_path / "c").load(LAYOUT, MODEL, 0) is None
-    where = saved(place, hosts, 5, 1.0)
+    where = saved(place, tmp_path, 5, 1.0)
     assert where == f"{place.url}/checkpoints/step-00005"
     found = loaded(place, tmp_path / "c")
     assert (found.state.step, found.place) == (5, where)
-    saved(place, hosts, 6, 2.0)
+    saved(place, tmp_path, 6, 2.0)
     assert loaded(place, tmp_path / "c").state.step == 6
 
 
 def test_older_ones_and_parts_of_given_up_saves_go(place: Place, tmp_path: Path) -> None:
-    hosts = [tmp_path / "a", tmp_path / "b"]
     for step, value in ((1, 1.0), (2, 2.0), (3, 3.0)):
-        saved(place, hosts, step, value, keep=2)
-    BucketCheckpoints(place, hosts[0]).write_shard(4, 0, tensors(9.0, 0))  # never published
-    saved(place, hosts, 3, 3.5, keep=2)  # once more, with other numbers
+        saved(place, tmp_path, step, value, keep=2)
+    BucketCheckpoints(place, tmp_path / "a").write_shard(4, 0, tensors(9.0, 0))  # never published
+    saved(place, tmp_path, 3, 3.5, keep=2)  # once more, with other numbers
     steps = [name.split("/")[1] for name in place.sizes()]
     assert sorted(set(steps)) == ["step-00002", "step-00003"]
     assert len(steps) == 6
     assert loaded(place, tmp_path / "c").state.root == "3.5"
-    for host in hosts:  # each has its newest part alone
-        assert len(list(host.glob("checkpoints/*/*.safetensors"))) == 1
+    for host in "ab":  # each has its newest part alone
+        assert len(list((tmp_path / host).glob("checkpoints/*/*.safetensors"))) == 1
 
 
 def test_it_is_no_checkpoint_while_a_part_is_missing(place: Place, tmp_path: Path) -> None:
@@ -101,16 +80,14 @@ def test_it_is_no_checkpoint_while_a_part_is_missing(place: Place, tmp_path: Pat
 
 
 def test_a_damaged_copy_on_the_disk_is_fetched_again(place: Place, tmp_path: Path) -> None:
-    hosts = [tmp_path / "a", tmp_path / "b"]
-    saved(place, hosts, 5, 1.0)
-    (part,) = hosts[1].glob("checkpoints/*/*.safetensors")
+    saved(place, tmp_path, 5, 1.0)
+    (part,) = (tmp_path / "b").glob("checkpoints/*/*.safetensors")
     part.write_bytes(part.read_bytes()[:-4] + b"!?!?")
-    assert loaded(place, hosts[1]).state.step == 5
+    assert loaded(place, tmp_path / "b").state.step == 5
 
 
 def test_a_damaged_or_lost_part_of_the_bucket_is_named(place: Place, tmp_path: Path) -> None:
-    hosts = [tmp_path / "a", tmp_path / "b"]
-    saved(place, hosts, 5, 1.0)
+    saved(place, tmp_path, 5, 1.0)
     name = next(name for name in place.sizes() if "shard-1" in name)
     data = place.read(name)
     place.write(data[:-4] + b"!?!?", name)
@@ -124,27 +101,25 @@ def test_a_damaged_or_lost_part_of_the_bucket_is_named(place: Place, tmp_path: P
 def test_a_bucket_that_is_away_leaves_the_checkpoint_before(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hosts = [tmp_path / "a", tmp_path / "b"]
-    saved(place, hosts, 5, 1.0)
+    saved(place, tmp_path, 5, 1.0)
     with monkeypatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         away = open_place(place.url, "run.checkpoints", seconds=0.5)
     with pytest.raises(UnavailableError, match="see that the bucket is there"):
-        saved(away, hosts, 6, 2.0)
-    assert loaded(place, hosts[0], 0).state.step == 5
-    saved(place, hosts, 7, 3.0)
+        saved(away, tmp_path, 6, 2.0)
+    assert loaded(place, tmp_path / "a", 0).state.step == 5
+    saved(place, tmp_path, 7, 3.0)
     assert loaded(place, tmp_path / "c").state.step == 7
 
 
 @pytest.mark.usefixtures("single_rank", "bucket")
-def test_a_rank_goes_on_from_the_bucket_where_its_host_is_lost(
-    make_config: Callable[..., RunConfig], tmp_path: Path
+async def test_a_rank_goes_on_from_the_bucket_where_its_host_is_lost(
+    make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """To the roots that it reaches without a loss; its trained model lies in the bucket, too."""
     url = f"s3://payloads/{tmp_path.name}"
     config = make_config(run={"groups_per_step": 4, "checkpoints": url})
     run = RunContext.in_folder(tmp_path / "run")
-    run.folder.mkdir()
 
     async def train(first: int, last: int) -> list[str]:
         async with started(config, run.folder) as rank:
@@ -153,19 +128,12 @@ def test_a_rank_goes_on_from_the_bucket_where_its_host_is_lost(
             await rank.export_model(rank.check_export("model"))
             return [answer.version.root for answer in steps]
 
-    roots = asyncio.run(train(1, 2))
+    roots = await train(1, 2)
     shutil.rmtree(run.folder)
-    run.folder.mkdir()
-    roots += asyncio.run(train(3, 4))
-    undisturbed = tmp_path / "undisturbed"
-    undisturbed.mkdir()
-    other = make_config(run={"groups_per_step": 4})
-
-    async def whole() -> list[str]:
-        async with started(other, undisturbed) as rank:
-            return [(await rank.train(random_batch(step))).version.root for step in range(1, 5)]
-
-    assert roots == asyncio.run(whole())
+    roots += await train(3, 4)
+    async with started(make_config(), tmp_path / "undisturbed") as rank:
+        wanted = [(await rank.train(random_batch(step))).version.root for step in range(1, 5)]
+    assert roots == wanted
     assert isinstance(
         open_checkpoints(config, run, bucket_of(config, run.run_id)), BucketCheckpoints
     )

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +11,9 @@ from torch._C._distributed_c10d import TCPStore
 from services.trainer import ranks
 from services.trainer.meeting import Meeting
 from tests.first_epoch import draw_epoch
-from tests.trainer.processes import START_SECONDS, free_addresses
-from trimaran.config import RunConfig, dump_config
+from tests.trainer.conftest import MakeConfig
+from tests.trainer.processes import START_SECONDS, killed_at_the_end, start_rank, with_addresses
+from trimaran.config import dump_config
 from trimaran.run.context import RunContext
 from trimaran.run.exits import LEFT_BEHIND
 from trimaran.run.network import LOOPBACK
@@ -25,40 +22,28 @@ from trimaran.store import open_store
 pytestmark = pytest.mark.e2e  # torch and megatron-core in a process of their own
 
 
-def test_it_ends_with_a_code_of_its_own_though_its_thread_hangs(
-    tmp_path: Path, make_config: Callable[..., RunConfig]
+async def test_it_ends_with_a_code_of_its_own_though_its_thread_hangs(
+    tmp_path: Path, make_config: MakeConfig
 ) -> None:
-    config = make_config(trainer={"data_parallel": 2}, endpoints={"trainer": free_addresses(2)})
+    config = with_addresses(make_config(trainer={"data_parallel": 2}))
     (file := tmp_path / "config.yaml").write_text(dump_config(config))
     folder = tmp_path / "run"
 
-    async def body() -> int:
-        await draw_epoch(folder)
-        run = RunContext.in_folder(folder)
-        store = await open_store(run.store_url)
-        first = await host(Meeting(store, run.run_id))
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-W", "ignore", "-m", "commands.cli", "serve", "trainer"),
-                *("--config", str(file), "--run-folder", str(folder), "--index", "1"),
-            ],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                while not await asyncio.to_thread(first.check, ["trimaran/here/1"]):
-                    assert process.poll() is None
-                    await asyncio.sleep(0.1)
-            second = await host(Meeting(store, run.run_id))  # the first one still answers
-            code = await asyncio.to_thread(process.wait, START_SECONDS)
-            assert first.port != second.port
-            return code
-        finally:
-            process.kill()
-            process.wait()
-            await store.close()
-
-    assert asyncio.run(body()) == LEFT_BEHIND
+    await draw_epoch(folder)
+    run = RunContext.in_folder(folder)
+    store = await open_store(run.store_url)
+    first = await host(Meeting(store, run.run_id))
+    words = ("--config", file, "--run-folder", folder, "--index", 1)
+    process = start_rank("commands.cli", "serve", "trainer", *words)
+    with killed_at_the_end(process):
+        async with asyncio.timeout(START_SECONDS):
+            while not await asyncio.to_thread(first.check, ["trimaran/here/1"]):
+                assert process.poll() is None
+                await asyncio.sleep(0.1)
+        second = await host(Meeting(store, run.run_id))  # the first one still answers
+        code = await asyncio.to_thread(process.wait, START_SECONDS)
+    assert first.port != second.port and code == LEFT_BEHIND
+    await store.close()
 
 
 async def host(meeting: Meeting) -> TCPStore:

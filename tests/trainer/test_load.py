@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,9 @@ from services.trainer.checkpoints.convert.convert import (
 from services.trainer.checkpoints.model_files import WEIGHTS, load_tensors
 from services.trainer.rank import TrainerRank
 from tests.trainer.batches import random_batch
-from tests.trainer.test_policy import whole_batch
+from tests.trainer.conftest import MakeConfig
+from tests.trainer.models import same
+from tests.trainer.test_policy import make_policy, whole_batch
 from tests.trainer.test_rank import save, started
 from trimaran.config import RunConfig
 from trimaran.config.parallel import ParallelLayout
@@ -30,7 +30,6 @@ from trimaran.errors import InputError
 from trimaran.types import VersionId
 
 pytestmark = pytest.mark.usefixtures("single_rank")
-MakeConfig = Callable[..., RunConfig]
 
 
 def policy_of(rank: TrainerRank) -> Any:
@@ -39,7 +38,6 @@ def policy_of(rank: TrainerRank) -> Any:
 
 async def first_run(config: RunConfig, folder: Path) -> tuple[Path, str, str]:
     """Its checkpoint of step 2, the root there, and that after a third step."""
-    folder.mkdir()
     async with started(config, folder) as rank:
         saved = [await rank.train(random_batch(step)) for step in (1, 2)][-1]
         path = await save(rank, 2)
@@ -54,7 +52,6 @@ async def test_a_run_begins_with_the_weights_and_moments_of_another(
     path, root, next_root = await first_run(make_config(), tmp_path / "first")
     load = path if named == "checkpoint" else tmp_path / "first"
     config = make_config(trainer={"load": str(load), "load_optimizer": optimizer})
-    (tmp_path / "second").mkdir()
     async with started(config, tmp_path / "second") as rank:
         assert (rank.version.version, rank.version.root) == (VersionId(0, 0), root)
         assert policy_of(rank).num_updates == (2 if optimizer else 0)
@@ -72,20 +69,17 @@ async def test_the_reference_is_that_of_the_model_folder(
     algorithm = {"kl": {"coefficient": 0.1}}
 
     path, *_ = await first_run(make_config(algorithm=algorithm), tmp_path / "first")
-    (tmp_path / "second").mkdir()
     packed = whole_batch()
     config = make_config(algorithm=algorithm, trainer={"load": str(path)})
     async with started(config, tmp_path / "second") as rank:
         [reference] = policy_of(rank).forward_reference([packed])
         [own] = policy_of(rank).forward([packed])
-    (tmp_path / "third").mkdir()
-    async with started(make_config(), tmp_path / "third") as rank:
-        [begin] = policy_of(rank).forward([packed])
+    [begin] = make_policy(make_config()).forward([packed])
     assert torch.equal(reference, begin.logprobs_M)
     assert not torch.equal(own.logprobs_M, begin.logprobs_M)
 
 
-def test_a_checkpoint_of_another_layout_and_dtype_is_loaded(
+async def test_a_checkpoint_of_another_layout_and_dtype_is_loaded(
     make_config: MakeConfig, model_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     """As `trimaran convert` makes one."""
@@ -93,15 +87,9 @@ def test_a_checkpoint_of_another_layout_and_dtype_is_loaded(
     made = huggingface_to_checkpoint(model_folders["qwen3"], tmp_path / "made", layout, "float32")
     config = make_config("qwen3", model={"dtype": "bfloat16"}, trainer={"load": str(made)})
 
-    async def roots(config: RunConfig, folder: Path) -> list[str]:
-        folder.mkdir()
-        async with started(config, folder) as rank:
-            answers = [await rank.train(random_batch(step)) for step in (1, 2)]
-            return [answer.version.root for answer in answers]
-
     plain = make_config("qwen3", model={"dtype": "bfloat16"})
-    loaded = asyncio.run(roots(config, tmp_path / "loaded"))
-    assert loaded == asyncio.run(roots(plain, tmp_path / "plain"))
+    loaded = await first_run(config, tmp_path / "loaded")
+    assert loaded[1:] == (await first_run(plain, tmp_path / "plain"))[1:]
 
 
 FREEZE = ["model.embed_tokens.weight", "*.mlp.*"]
@@ -111,7 +99,6 @@ async def test_what_trained_there_and_is_frozen_here_comes_along_and_stays(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     path, root, _ = await first_run(make_config("llama"), tmp_path / "first")
-    (tmp_path / "second").mkdir()
     config = make_config("llama", trainer={"load": str(path), "freeze": FREEZE})
     async with started(config, tmp_path / "second") as rank:
         assert rank.version.root == root
@@ -139,22 +126,17 @@ async def test_weights_that_are_not_those_of_the_checkpoint_are_refused(
 
     frozen = make_config("llama", trainer={"freeze": FREEZE})
     path, *_ = await first_run(frozen, tmp_path / "first")
-    config = make_config("llama", trainer={"load": str(path), "freeze": FREEZE})
-    other = shutil.copytree(config.model.path, tmp_path / "other")
+    other = shutil.copytree(frozen.model.path, tmp_path / "other")
     tensors = load_tensors(other, tied=False)
     save_file({name: tensor * 2 for name, tensor in tensors.items()}, other / WEIGHTS)
-    config = replace_model(config, other)
-    (tmp_path / "second").mkdir()
+    trainer = {"load": str(path), "freeze": FREEZE}
+    config = make_config(model={"path": str(other)}, trainer=trainer)
     with pytest.raises(InputError, match=r"trainer\.load: .* give model\.path the model that it"):
         async with started(config, tmp_path / "second"):
             pass
 
 
-def replace_model(config: RunConfig, path: Path) -> RunConfig:
-    return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
-
-
-def test_another_model_and_what_is_no_checkpoint_are_refused(
+async def test_another_model_and_what_is_no_checkpoint_are_refused(
     make_config: MakeConfig, model_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     made = huggingface_to_checkpoint(
@@ -166,34 +148,28 @@ def test_another_model_and_what_is_no_checkpoint_are_refused(
             pass
 
     with pytest.raises(InputError, match="saved with family qwen2.*this run has llama"):
-        asyncio.run(start(made))
+        await start(made)
     with pytest.raises(InputError, match=r"trainer\.load: .* is no checkpoint and holds none"):
-        asyncio.run(start(tmp_path / "none"))
+        await start(tmp_path / "none")
     state = made / "state.json"
     state.write_text(state.read_text().replace('"format": 1', '"format": 5'))
     with pytest.raises(InputError, match="of format 5, this Trimaran reads format 1"):
-        asyncio.run(start(made))
+        await start(made)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_each_checkpoint_holds_its_model_where_that_is_asked_for(
+async def test_each_checkpoint_holds_its_model_where_that_is_asked_for(
     make_config: MakeConfig, tmp_path: Path, dtype: str
 ) -> None:
     run = {"groups_per_step": 4, "checkpoint_models": True}
     config = make_config("llama", run=run, model={"dtype": dtype})
 
-    async def scenario() -> Path:
-        async with started(config, tmp_path) as rank:
-            await rank.train(random_batch(1))
-            path = await save(rank, 1)
-            await rank.export_model(rank.check_export("exported"))
-            return path
-
-    path = asyncio.run(scenario())
+    async with started(config, tmp_path) as rank:
+        await rank.train(random_batch(1))
+        path = await save(rank, 1)
+        await rank.export_model(rank.check_export("exported"))
     found = load_tensors(path / "huggingface", tied=False)
-    wanted = load_tensors(tmp_path / "exported", tied=False)
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+    assert same(found, load_tensors(tmp_path / "exported", tied=False))
     assert (path / "huggingface/tokenizer.json").is_file()
     assert newest(tmp_path) == path
 
@@ -206,7 +182,6 @@ async def test_an_optimizer_goes_on_from_the_moments_of_the_other(
     path, root, _ = await first_run(
         make_config("llama", **bf16, trainer={"optimizer": first}), tmp_path / "first"
     )
-    (tmp_path / "second").mkdir()
     config = make_config("llama", **bf16, trainer={"load": str(path), "optimizer": then})
     async with started(config, tmp_path / "second") as rank:
         assert rank.version.root == root

@@ -13,6 +13,7 @@ from services.trainer.meeting import Meeting
 from tests.extending.memory_store import MemoryStore
 from trimaran.errors import LeftBehindError
 from trimaran.run.network import LOOPBACK
+from trimaran.store import LostWritesError, Record
 
 
 def host() -> TCPStore:
@@ -90,3 +91,14 @@ async def test_a_rank_that_comes_after_another_has_rank_0_start_again_and_waits_
     again = await asyncio.to_thread(ranks._host, Meeting(store, "run"), LOOPBACK, 30.0)
     found = await asyncio.to_thread(ranks._try, after, 1, "second")
     assert found and found.port == again.port
+
+
+async def test_a_rank_ends_where_the_store_has_lost_what_was_announced() -> None:
+    """As Redis does that fails over to a replica: no rank goes on beside ranks that see other things."""
+
+    class GoneBack(MemoryStore):
+        async def get(self, key: str) -> Record | None:
+            raise LostWritesError("the store has gone back")
+
+    with pytest.raises(LostWritesError):
+        await asyncio.wait_for(Meeting(GoneBack(), "run").until_broken(1, LOOK), 60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,12 +12,12 @@ from services.trainer.step.learner import StepResult, train_step
 from services.trainer.step.outputs import TokenOutputs
 from tests.trainer.batches import random_batch
 from tests.trainer.broken import bad_batch, change, exploding_batch, with_rewards
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.models import make_model
 from tests.trainer.plain_policy import PlainPolicy
 from trimaran.config import RunConfig
 from trimaran.types import TrainingBatch
 
-MakeConfig = Callable[..., RunConfig]
 NAN, INF = float("nan"), float("inf")
 FAST = {"learning_rate": 0.1}
 PLAIN = {"advantage": {"normalize_std": False}}

@@ -2,56 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.batches import completion, proofs_for, random_batch, scored_group
-from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.batches import completion, random_batch, scored_group
+from tests.trainer.conftest import MakeConfig
+from tests.trainer.processes import running_ranks
 from tests.trainer.test_rank import started
-from trimaran.config import RunConfig
-from trimaran.types import Completion, TrainingBatch
+from trimaran.types import TrainingBatch
 
-EMPTY: list[int] = []
-
-
-def batch(completions: list[Completion], rewards: list[float | None]) -> TrainingBatch:
-    groups = (scored_group([5, 6, 7], completions, rewards, number) for number in range(4))
-    return TrainingBatch(1, tuple(groups))
-
-
-def one_token() -> TrainingBatch:
-    return batch([completion([9]), completion([8])], [0.0, 1.0])
-
-
-def one_prompt_token() -> TrainingBatch:
-    answers = [completion([9]), completion([8])]
-    groups = (scored_group([5], answers, [0.0, 1.0], number) for number in range(4))
-    return TrainingBatch(1, tuple(groups))
-
-
-def empty() -> TrainingBatch:
-    """The engine may end an answer before its first token."""
-    return batch([completion(EMPTY), completion(EMPTY)], [0.0, 1.0])
-
-
-def partly_empty() -> TrainingBatch:
-    return batch([completion(EMPTY), completion([9, 8])], [0.0, 1.0])
-
-
-def unscored() -> TrainingBatch:
-    return batch([completion([9, 8]), completion([7])], [None, None])
-
-
-def equal() -> TrainingBatch:
-    return batch([completion([9, 8]), completion([7])], [0.5, 0.5])
-
-
-ODD = [one_token, one_prompt_token, empty, partly_empty, unscored, equal]
+ODD: dict[str, tuple[list[int], list[list[int]], list[float | None]]] = {
+    "one token": ([5, 6, 7], [[9], [8]], [0.0, 1.0]),
+    "one prompt token": ([5], [[9], [8]], [0.0, 1.0]),
+    "empty": ([5, 6, 7], [[], []], [0.0, 1.0]),
+    "partly empty": ([5, 6, 7], [[], [9, 8]], [0.0, 1.0]),
+    "unscored": ([5, 6, 7], [[9, 8], [7]], [None, None]),
+    "equal": ([5, 6, 7], [[9, 8], [7]], [0.5, 0.5]),
+}
+"""Prompt, completions and rewards. An engine may end an answer before its first token."""
 SECTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "all passes": {
@@ -62,33 +33,32 @@ SECTIONS: dict[str, dict[str, Any]] = {
     },
     "kl in the reward": {"kl": {"coefficient": 0.1, "place": "reward"}},
 }
-TRAINS = {"one_token", "one_prompt_token", "partly_empty"}
+TRAINS = {"one token", "one prompt token", "partly empty"}
 
 
 @pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.__name__)
+@pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("algorithm", SECTIONS)
 async def test_a_batch_with_hardly_anything_in_it_is_a_step(
-    make_config: Callable[..., RunConfig],
-    tmp_path: Path,
-    odd: Callable[[], TrainingBatch],
-    algorithm: str,
+    make_config: MakeConfig, tmp_path: Path, odd: str, algorithm: str
 ) -> None:
+    prompt, ids, rewards = ODD[odd]
+    answers = [completion(one) for one in ids]
+    groups = (scored_group(prompt, answers, rewards, number) for number in range(4))
     config = make_config(algorithm=SECTIONS[algorithm])
-
     async with started(config, tmp_path) as rank:
         start = rank.version.root
-        answer = await rank.train(odd())
+        answer = await rank.train(TrainingBatch(1, tuple(groups)))
         assert not answer.nonfinite
         json.dumps(answer.metrics, allow_nan=False)
-        assert answer.version.root != start or odd.__name__ not in TRAINS
+        assert answer.version.root != start or odd not in TRAINS
         after = await rank.train(random_batch(2))
         assert after.version.root != answer.version.root and not after.nonfinite
 
 
 def lone(step: int) -> TrainingBatch:
     """One completion trains: all ranks but one have nothing to compute."""
-    group = scored_group([5, 6, 7], [completion(EMPTY), completion([9, 8, 4])], [0.0, 1.0])
+    group = scored_group([5, 6, 7], [completion([]), completion([9, 8, 4])], [0.0, 1.0])
     return TrainingBatch(step, (group,))
 
 
@@ -109,24 +79,17 @@ def silent(step: int) -> TrainingBatch:
         ("llama", {"context_parallel": 2}),
     ],
 )
-def test_ranks_without_anything_to_compute_take_part(
-    family: str, sizes: dict[str, int], make_config: Callable[..., RunConfig], tmp_path: Path
+async def test_ranks_without_anything_to_compute_take_part(
+    family: str, sizes: dict[str, int], make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    async def train(folder: Path, trainer: dict[str, int]) -> list[list[float]]:
-        sections: dict[str, dict[str, Any]] = {"run": {"groups_per_step": 1}, "trainer": trainer}
-        count = make_config(family, **sections).num_trainer_ranks
-        config = make_config(family, **sections, endpoints={"trainer": free_addresses(count)})
-        found: list[list[float]] = []
-        async with running_ranks(config, folder) as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            for odd in (lone(1), silent(2), lone(3)):
-                proofs = proofs_for(odd, start.root)
-                answer = await client.train_batch(odd, ANSWER_SECONDS, proofs=proofs)
-                assert not answer.nonfinite
-                found.append([answer.metrics[f"trainer/{key}"] for key in ("loss", "grad_norm")])
-        return found
+    async def train(name: str, trainer: dict[str, int]) -> list[list[float]]:
+        config = make_config(family, run={"groups_per_step": 1}, trainer=trainer)
+        async with running_ranks(config, tmp_path / name) as client:
+            answers = [await client.train(odd) for odd in (lone(1), silent(2), lone(3))]
+        assert not any(answer.nonfinite for answer in answers)
+        keys = ("trainer/loss", "trainer/grad_norm")
+        return [[answer.metrics[key] for key in keys] for answer in answers]
 
-    alone = asyncio.run(train(tmp_path / "alone", {}))
-    together = asyncio.run(train(tmp_path / "together", sizes))
+    alone, together = await train("alone", {}), await train("together", sizes)
     assert together == [pytest.approx(row, rel=2e-4, abs=2e-6) for row in alone]
     assert alone[0][1] > 1e-3

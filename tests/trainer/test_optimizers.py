@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import torch
 
 from services.trainer.rank import TrainerRank
 from tests.trainer.batches import random_batch
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.test_policy import make_policy
 from tests.trainer.test_rank import save, started
-from trimaran.config import RunConfig
 from trimaran.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("single_rank")
-MakeConfig = Callable[..., RunConfig]
 
 
 class CountsInGroup(torch.optim.Optimizer):
@@ -70,11 +68,7 @@ def main_weights(rank: TrainerRank) -> torch.Tensor:
 @pytest.mark.parametrize("kind", [CountsInGroup, TorchAdamW])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 async def test_the_first_resumed_update_is_that_of_the_uninterrupted_run(
-    make_config: MakeConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: type,
-    dtype: str,
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type, dtype: str
 ) -> None:
     use(monkeypatch, kind)
     config = make_config(model={"dtype": dtype})

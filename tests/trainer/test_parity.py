@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +11,18 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from services.trainer.checkpoints.model_files import load_tensors
-from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.batches import random_batch
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.episodes import random_episodes
 from tests.trainer.models import DEEP, TIED, unfused
-from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.processes import ANSWER_SECONDS, Rank0, running_ranks, with_addresses
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
 from tests.trainer.saved_moments import check_first_moments
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, UnprovenError
 from trimaran.model.folder import read_model_folder
-from trimaran.types import Caller
+from trimaran.types import Caller, Manifest, PolicyVersion
 from weights.sending.snapshot import TensorPart, take_snapshot
 from weights.version.grid import cut_tensors
 from weights.version.layout import numbers_of
@@ -78,27 +77,27 @@ def whole_root(folder: Path, tied: bool) -> str:
     return take_snapshot(tensors, parts, ((0, num_blocks),)).manifest.root
 
 
-async def check_offers(addresses: list[str], num_blocks: int) -> None:
-    """Each rank knows the version and the whole manifest, and offers a share of it."""
+async def check_offers(config: RunConfig) -> PolicyVersion:
+    """Each rank that sends knows the version and the whole manifest, and offers a share of it."""
     shares: list[int] = []
-    roots: set[str] = set()
-    for address in addresses:
+    known: list[tuple[PolicyVersion, Manifest]] = []
+    for place in config.trainer.layout.senders:
+        address = config.endpoints.trainer[place.rank]
         async with TrainerClient(address, Caller("run", 1)) as client:
-            policy, manifest = await client.get_policy_version(ANSWER_SECONDS)
+            known.append(await client.get_policy_version(ANSWER_SECONDS))
             offered, offer = await client.get_offer(ANSWER_SECONDS)
-            assert offered == policy
-            assert manifest.root == policy.root
-            roots.add(policy.root)
+            assert offered == known[-1][0]
             shares += numbers_of(offer.blocks)
-    assert len(roots) == 1
-    assert sorted(shares) == list(range(num_blocks))
+    policy, manifest = known[0]
+    assert manifest.root == policy.root
+    assert all(one == known[0] for one in known)
+    assert sorted(shares) == list(range(manifest.num_blocks))
+    return policy
 
 
-async def train_once(client: TrainerClient, step: int, root: str) -> str:
+async def train_once(client: Rank0, step: int, root: str = "") -> str:
     """The root of the new version; `root`: of that which made the tokens."""
-    batch = random_batch(step)
-    proofs = proofs_for(batch, root)
-    return (await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)).version.root
+    return (await client.train(random_batch(step), root)).version.root
 
 
 @pytest.mark.parametrize(
@@ -106,29 +105,21 @@ async def train_once(client: TrainerClient, step: int, root: str) -> str:
     [{"pipeline_parallel": 2, "data_parallel": 2} | SPLIT, {"tensor_parallel": 4}],
 )
 async def test_a_resumed_step_is_that_of_the_uninterrupted_run_and_of_another_run(
-    sizes: dict[str, Any], make_config: Callable[..., RunConfig], tmp_path: Path
+    sizes: dict[str, Any], make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    def make() -> RunConfig:
-        sections: dict[str, dict[str, Any]] = {
-            "run": {"groups_per_step": 4, "deterministic": True},
-            "trainer": {**sizes, "micro_batch_tokens": 40},
-            "endpoints": {"trainer": free_addresses(4)},
-        }
-        return make_config("qwen2", **sections)
-
-    async with running_ranks(make(), tmp_path / "run") as client:
-        start, _ = await client.get_policy_version(ANSWER_SECONDS)
-        first, second = [await train_once(client, step, start.root) for step in (1, 2)]
+    run = {"groups_per_step": 4, "deterministic": True}
+    config = make_config("qwen2", run=run, trainer={**sizes, "micro_batch_tokens": 40})
+    async with running_ranks(config, tmp_path / "run") as client:
+        start = client.first.root
+        roots = [await train_once(client, step) for step in (1, 2)]
         await client.save_checkpoint(2, ANSWER_SECONDS)
-        third = await train_once(client, 3, start.root)
-    async with running_ranks(make(), tmp_path / "run") as client:
-        resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
-        assert (resumed.version.step, resumed.root) == (2, second)
-        assert await train_once(client, 3, start.root) == third
-    async with running_ranks(make(), tmp_path / "other") as client:
-        assert await train_once(client, 1, start.root) == first
-        assert await train_once(client, 2, start.root) == second
-    assert len({start.root, second, third}) == 3
+        third = await train_once(client, 3)
+    async with running_ranks(config, tmp_path / "run") as client:
+        assert (client.first.version.step, client.first.root) == (2, roots[-1])
+        assert await train_once(client, 3, start) == third
+    async with running_ranks(config, tmp_path / "other") as client:
+        assert [await train_once(client, step) for step in (1, 2)] == roots
+    assert len({start, *roots, third}) == 4
 
 
 SAME = (
@@ -150,35 +141,27 @@ SAME = (
     ],
     ids=lambda value: name_of(value),
 )
-def test_old_and_reference_logprobs_reach_all_ranks(
-    family: str, sizes: dict[str, Any], make_config: Callable[..., RunConfig], tmp_path: Path
+async def test_old_and_reference_logprobs_reach_all_ranks(
+    family: str, sizes: dict[str, Any], make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """Two updates a batch, whose ratios need the log-probabilities of before, and a KL term; so does the number
     of steps, by which the learning rate falls. Neither the ranks nor the updates divide the groups."""
 
-    async def train(folder: Path, split: dict[str, Any]) -> list[list[float]]:
+    async def train(name: str, split: dict[str, Any]) -> list[list[float]]:
         trainer = {**split, "micro_batch_tokens": 40, "schedule": "linear"}
         algorithm = {
             "updates_per_batch": 2,
             "kl": {"coefficient": 0.2, "offload": "offload" in split},
             "entropy": {"coefficient": 0.01},
         }
-        count = make_config(family, trainer=trainer).num_trainer_ranks
-        endpoints = {"trainer": free_addresses(count)}
-        sections = {"run": {"groups_per_step": 5}, "trainer": trainer, "algorithm": algorithm}
-        config = make_config(family, **sections, endpoints=endpoints)
-        async with running_ranks(config, folder) as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            found = []
-            for step in (1, 2):
-                batch = replace(random_batch(step, num_groups=5), num_steps=10)
-                proofs = proofs_for(batch, start.root)
-                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-                found.append([answer.metrics[key] for key in SAME])
-            return found
+        run = {"groups_per_step": 5}
+        config = make_config(family, run=run, trainer=trainer, algorithm=algorithm)
+        batches = [replace(random_batch(step, num_groups=5), num_steps=10) for step in (1, 2)]
+        async with running_ranks(config, tmp_path / name) as client:
+            answers = [await client.train(batch) for batch in batches]
+        return [[answer.metrics[key] for key in SAME] for answer in answers]
 
-    alone = asyncio.run(train(tmp_path / "alone", {}))
-    together = asyncio.run(train(tmp_path / "together", sizes))
+    alone, together = await train("alone", {}), await train("together", sizes)
     assert together == [pytest.approx(row, rel=2e-4, abs=2e-6) for row in alone]
     assert alone[1][SAME.index("trainer/kl")] > 1e-4
 
@@ -191,50 +174,36 @@ def name_of(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("family", "sizes"), LAYOUTS, ids=name_of)
-def test_logits_and_four_optimizer_steps_equal_plain_transformers(
+async def test_logits_and_four_optimizer_steps_equal_plain_transformers(
     family: str,
     sizes: dict[str, Any],
-    make_config: Callable[..., RunConfig],
+    make_config: MakeConfig,
     model_folders: dict[str, Path],
     tmp_path: Path,
 ) -> None:
     """Of answers and of episodes in turn."""
-    trainer = {**sizes, "micro_batch_tokens": 40}
-    addresses = free_addresses(make_config(family, trainer=trainer).num_trainer_ranks)
-    config = make_config(family, trainer=trainer, endpoints={"trainer": addresses})
-    senders = config.trainer.layout.senders
+    config = with_addresses(make_config(family, trainer={**sizes, "micro_batch_tokens": 40}))
     model = AutoModelForCausalLM.from_pretrained(model_folders[family], dtype=torch.float32)
     reference = ReferenceTrainer(model, config)
 
-    async def train() -> str:
-        async with running_ranks(config, tmp_path / "run") as client:
-            start, manifest = await client.get_policy_version(ANSWER_SECONDS)
-            assert start.root == whole_root(model_folders[family], tied=family in TIED)
-            for step in range(1, STEPS + 1):
-                made = random_batch(step) if step % 2 else random_episodes(step)
-                batch = with_rollout_logprobs(model, made, 0.7)
-                with pytest.raises(UnprovenError, match=r"group 0: tokens of r at version 0\.0"):
-                    await client.train_batch(batch, ANSWER_SECONDS)
-                proofs = proofs_for(batch, start.root)
-                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-                loss, norm = reference.step(batch)
-                # The batch's rollout log-probabilities are the reference model's own.
-                assert answer.metrics["trainer/computed/logprob_diff/mean"] < 4e-6
-                assert answer.metrics["trainer/loss"] == pytest.approx(loss, abs=2e-6)
-                assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=1e-4)
-                assert await client.train_batch(batch, ANSWER_SECONDS) == answer
-            with pytest.raises(OutOfOrderError, match="send step 5"):
-                batch = random_batch(6)
-                proofs = proofs_for(batch, start.root)
-                await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-            await check_offers([addresses[one.rank] for one in senders], manifest.num_blocks)
-            await client.save_checkpoint(STEPS, ANSWER_SECONDS)
-            await client.export_model("model", ANSWER_SECONDS)
-            return (await client.get_policy_version(ANSWER_SECONDS))[0].root
-
-    root = asyncio.run(train())
+    async with running_ranks(config, tmp_path / "run") as client:
+        assert client.first.root == whole_root(model_folders[family], tied=family in TIED)
+        for step in range(1, STEPS + 1):
+            made = random_batch(step) if step % 2 else random_episodes(step)
+            batch = with_rollout_logprobs(model, made, 0.7)
+            with pytest.raises(UnprovenError, match=r"group 0: tokens of r at version 0\.0"):
+                await client.train_batch(batch, ANSWER_SECONDS)
+            answer = await client.train(batch)
+            reference.check(answer, batch)
+            assert await client.train_batch(batch, ANSWER_SECONDS) == answer
+        with pytest.raises(OutOfOrderError, match="send step 5"):
+            await client.train(random_batch(6))
+        last = await check_offers(config)
+        await client.save_checkpoint(STEPS, ANSWER_SECONDS)
+        await client.export_model("model", ANSWER_SECONDS)
     shards = sorted(path.name for path in (tmp_path / "run/checkpoints/step-00004").iterdir())
-    count = len(addresses) if config.trainer.distributed_optimizer else len(senders)
+    layout = config.trainer.layout
+    count = layout.num_ranks if config.trainer.distributed_optimizer else layout.num_shards
     assert shards[:-1] == [f"shard-{number}.safetensors" for number in range(count)]
     trained = load_tensors(tmp_path / "run" / "model", tied=family in TIED)
     start = load_tensors(model_folders[family], tied=family in TIED)
@@ -246,6 +215,6 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
             assert moved == 0
         else:
             assert difference < 2e-5 < 1e-3 < moved, name
-    assert whole_root(tmp_path / "run" / "model", tied=family in TIED) == root
+    assert whole_root(tmp_path / "run" / "model", tied=family in TIED) == last.root
     moments = {name: reference.first_moment(one) for name, one in model.named_parameters()}
     check_first_moments(tmp_path / "run", unfused(moments))

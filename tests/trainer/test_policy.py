@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,13 @@ from services.trainer.megatron.architecture import read_architecture
 from services.trainer.step.batch import PackedBatch, StepBatch, pack
 from services.trainer.step.outputs import TokenOutputs
 from tests.trainer.batches import completion, random_batch, scored_group
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.episodes import random_episodes
-from tests.trainer.models import FAMILIES, TIED, unfused
+from tests.trainer.models import FAMILIES, TIED, same, unfused
 from tests.trainer.plain_policy import plain_logprobs
 from trimaran.config import RunConfig
 from trimaran.config.parallel import ParallelLayout
+from trimaran.types import ScoredGroup
 
 if TYPE_CHECKING:
     from services.trainer.megatron.policy import MegatronPolicy
@@ -43,11 +45,45 @@ def add_up(_: int, outputs: TokenOutputs) -> torch.Tensor:
     return outputs.logprobs_M.sum()
 
 
-def whole_batch() -> PackedBatch:
-    """Of answers, and of episodes of several turns and branches."""
-    groups = (*random_batch(1).groups, *random_episodes(1).groups)
+def packed_of(groups: Sequence[ScoredGroup]) -> PackedBatch:
     step = StepBatch.of(groups, mask_truncated=False)
     return pack(step, list(enumerate(step.members)), CPU)
+
+
+def whole_batch() -> PackedBatch:
+    """Of answers, and of episodes of several turns and branches."""
+    return packed_of((*random_batch(1).groups, *random_episodes(1).groups))
+
+
+def gradients_of(policy: MegatronPolicy) -> dict[str, torch.Tensor]:
+    """By the names of the folder."""
+    from services.trainer.megatron.groups import gather_rows
+    from services.trainer.megatron.parameters.mapping import list_parts
+
+    weights: Any = policy._trained_weights()
+    mains = ((name, weight.main_grad) for name, weight in weights)
+    found: dict[str, list[torch.Tensor]] = {}
+    for part in list_parts(mains, policy._rules, WHOLE, gather_rows):
+        found.setdefault(part.name, []).append(part.tensor.clone())
+    return {name: torch.cat(tensors) for name, tensors in found.items()}
+
+
+def train_once(policy: MegatronPolicy, packed: PackedBatch) -> tuple[int, dict[str, torch.Tensor]]:
+    """Numbers that autograd keeps when the forward pass is done, and the gradients."""
+    kept: list[int] = []
+    when_done: list[int] = []
+
+    def loss(index: int, outputs: TokenOutputs) -> torch.Tensor:
+        when_done.append(sum(kept))
+        return add_up(index, outputs)
+
+    policy.zero_gradients()
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+    ):
+        policy.forward_backward([packed], loss)
+    weights: Any = policy._trained_weights()
+    return when_done[0], {name: weight.main_grad.clone() for name, weight in weights}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -57,14 +93,12 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     family: str,
     explicit_max_length: int,
     pair_cost: float,
-    make_config: Callable[..., RunConfig],
+    make_config: MakeConfig,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the fused attention, the explicit one, and both in one batch; prompts where they stand,
     and copied."""
     from services.trainer.megatron.attention import attention, sequences
-    from services.trainer.megatron.groups import gather_rows
-    from services.trainer.megatron.parameters.mapping import list_parts
 
     monkeypatch.setattr(attention, "PAIR_COST_CPU", pair_cost)
     monkeypatch.setattr(sequences, "EXPLICIT_LENGTH", explicit_max_length)
@@ -80,11 +114,7 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     policy.zero_gradients()
     policy.forward_backward([packed], lambda _, outputs: (outputs.logprobs_M * factors).sum())
     (plain * factors).sum().backward()
-    weights: Any = policy._trained_weights()
-    mains = ((name, weight.main_grad) for name, weight in weights)
-    gradients = {
-        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, gather_rows)
-    }
+    gradients = gradients_of(policy)
     named: Any = model.named_parameters()
     wanted = unfused({name: parameter.grad for name, parameter in named})
     assert gradients.keys() == wanted.keys()
@@ -93,48 +123,28 @@ def test_logprobs_and_gradients_equal_plain_transformers(
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=atol, msg=name)
 
 
-def test_on_a_processor_batches_of_other_lengths_are_of_few_shapes(
-    make_config: Callable[..., RunConfig],
-) -> None:
+def test_on_a_processor_batches_of_other_lengths_are_of_few_shapes(make_config: MakeConfig) -> None:
     policy = make_policy(make_config("llama", model={"dtype": "bfloat16"}))
     (stage,) = policy._stages
     lengths: list[int] = []
     stage.decoder.register_forward_hook(lambda *call: lengths.append(len(call[2])))
     for length in (3, 30, 70):
         group = scored_group([3], [completion([5] * length)] * 2, [0.0, 1.0])
-        step = StepBatch.of((group,), mask_truncated=False)
-        logprobs_of(policy, pack(step, list(enumerate(step.members)), CPU))
+        logprobs_of(policy, packed_of([group]))
     assert lengths == [64, 64, 192]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 def test_recomputed_activations_give_the_same_gradient_and_are_not_kept(
-    family: str, make_config: Callable[..., RunConfig]
+    family: str, make_config: MakeConfig
 ) -> None:
     packed = whole_batch()
 
-    def train(recompute: bool | str) -> tuple[int, dict[str, torch.Tensor]]:
-        """Numbers that autograd keeps when the forward pass is done, and the gradients."""
-        policy = make_policy(make_config(family, trainer={"recompute": recompute}))
-        kept: list[int] = []
-        when_done: list[int] = []
-
-        def loss(index: int, outputs: TokenOutputs) -> torch.Tensor:
-            when_done.append(sum(kept))
-            return add_up(index, outputs)
-
-        policy.zero_gradients()
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
-        ):
-            policy.forward_backward([packed], loss)
-        weights: Any = policy._trained_weights()
-        return when_done[0], {name: weight.main_grad.clone() for name, weight in weights}
-
-    kept, gradients = train(False)
+    kept, gradients = train_once(make_policy(make_config(family)), packed)
     shares = []
     for choice in (True, "selective"):
-        kept_less, again = train(choice)
+        policy = make_policy(make_config(family, trainer={"recompute": choice}))
+        kept_less, again = train_once(policy, packed)
         assert all(torch.equal(again[name], gradients[name]) for name in gradients)
         shares.append(kept_less / kept)
     assert shares[0] < 0.5 < shares[1] < 0.9
@@ -142,15 +152,13 @@ def test_recomputed_activations_give_the_same_gradient_and_are_not_kept(
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_export_gives_back_what_was_loaded(
-    family: str, make_config: Callable[..., RunConfig], model_folders: dict[str, Path]
+    family: str, make_config: MakeConfig, model_folders: dict[str, Path]
 ) -> None:
     loaded = load_tensors(model_folders[family], tied=family in TIED)
-    exported = dict(make_policy(make_config(family)).export())
-    assert exported.keys() == loaded.keys()
-    assert all(torch.equal(exported[name], loaded[name]) for name in loaded)
+    assert same(dict(make_policy(make_config(family)).export()), loaded)
 
 
-def test_weight_decay_spares_norms_and_biases(make_config: Callable[..., RunConfig]) -> None:
+def test_weight_decay_spares_norms_and_biases(make_config: MakeConfig) -> None:
     policy = make_policy(make_config("qwen2", trainer={"weight_decay": 0.3}))
     groups = policy._optimizer.param_groups
     decay = {p.ndim: group["weight_decay"] for group in groups for p in group["params"]}
@@ -158,9 +166,7 @@ def test_weight_decay_spares_norms_and_biases(make_config: Callable[..., RunConf
 
 
 @pytest.mark.parametrize("offload", [False, True])
-def test_the_reference_stays_where_the_policy_began(
-    make_config: Callable[..., RunConfig], offload: bool
-) -> None:
+def test_the_reference_stays_where_the_policy_began(make_config: MakeConfig, offload: bool) -> None:
     algorithm = {"kl": {"coefficient": 0.1, "offload": offload}}
     policy = make_policy(make_config("qwen2", algorithm=algorithm))
     packed = whole_batch()
@@ -176,9 +182,7 @@ def test_the_reference_stays_where_the_policy_began(
     assert policy.take_metrics().keys() == (moves if offload else set())
 
 
-def test_an_fp32_head_changes_what_a_bfloat16_model_answers(
-    make_config: Callable[..., RunConfig],
-) -> None:
+def test_an_fp32_head_changes_what_a_bfloat16_model_answers(make_config: MakeConfig) -> None:
     packed, bf16 = whole_batch(), {"dtype": "bfloat16"}
     plain, fp32 = (
         make_policy(make_config("llama", model=bf16, trainer={"fp32_head": one}))
@@ -201,7 +205,7 @@ def train(policy: MegatronPolicy, updates: int = 2) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_off_loading_changes_no_bit_and_leaves_nothing_on_the_device(
-    dtype: str, make_config: Callable[..., RunConfig]
+    dtype: str, make_config: MakeConfig
 ) -> None:
     kept, away = (
         make_policy(make_config("qwen2", model={"dtype": dtype}, trainer={"offload": names}))
@@ -210,10 +214,8 @@ def test_off_loading_changes_no_bit_and_leaves_nothing_on_the_device(
     for policy in (kept, away):
         train(policy)
     state = away.state()
-    assert state.keys() == kept.state().keys()
-    assert all(torch.equal(state[name], tensor) for name, tensor in kept.state().items())
-    exported = dict(away.export())
-    assert all(torch.equal(exported[name], tensor) for name, tensor in kept.export())
+    assert same(state, kept.state())
+    assert same(dict(away.export()), dict(kept.export()))
     [stage] = away._data_parallel
     buffers: Any = stage.buffers
     tensors = [*away._optimizer_tensors(), *(buffer.grad_data for buffer in buffers)]
@@ -225,8 +227,7 @@ def test_off_loading_changes_no_bit_and_leaves_nothing_on_the_device(
     again.load_state({name: tensor.clone() for name, tensor in state.items()}, num_updates=2)
     for policy in (kept, again):
         train(policy)
-    found = again.state()
-    assert all(torch.equal(found[name], tensor) for name, tensor in kept.state().items())
+    assert same(again.state(), kept.state())
 
 
 def storages_of(policy: MegatronPolicy) -> set[int]:
@@ -238,14 +239,13 @@ def storages_of(policy: MegatronPolicy) -> set[int]:
     return {tensor.untyped_storage().nbytes() for tensor in tensors}
 
 
-@pytest.mark.parametrize("is_split", [False, True])
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw_bf16"])
+@pytest.mark.parametrize(
+    ("optimizer", "is_split"), [("adamw", False), ("adamw", True), ("adamw_bf16", False)]
+)
 @pytest.mark.parametrize("offload", [(), ("optimizer",)])
 def test_all_that_is_put_away_between_phases_comes_back_bit_for_bit(
-    is_split: bool, optimizer: str, offload: tuple[str, ...], make_config: Callable[..., RunConfig]
+    optimizer: str, is_split: bool, offload: tuple[str, ...], make_config: MakeConfig
 ) -> None:
-    if is_split and optimizer == "adamw_bf16":
-        return  # the configuration refuses it
     trainer = {"offload": offload, "optimizer": optimizer}
     config = make_config("qwen2", model={"dtype": "bfloat16"}, trainer=trainer)
     config = split(config) if is_split else config
@@ -255,19 +255,14 @@ def test_all_that_is_put_away_between_phases_comes_back_bit_for_bit(
         leaves.bring_back()
         for policy in (stays, leaves):
             train(policy)
-        assert all(
-            torch.equal(one, other)
-            for (_, one), (_, other) in zip(leaves.export(), stays.export(), strict=True)
-        )
+        assert same(dict(leaves.export()), dict(stays.export()))
         leaves.put_away()
         assert storages_of(leaves) == {0}
-        state, expected = leaves.state(), stays.state()
-        assert state.keys() == expected.keys()
-        assert all(torch.equal(state[name], expected[name]) for name in state)
+        assert same(leaves.state(), stays.state())
 
 
 def test_parameters_that_are_their_own_main_weights_are_saved_while_they_are_away(
-    make_config: Callable[..., RunConfig],
+    make_config: MakeConfig,
 ) -> None:
     for config in (make_config("qwen2"), split(make_config("qwen2"))):  # in float32
         stays, leaves = make_policy(config), make_policy(config)
@@ -275,8 +270,7 @@ def test_parameters_that_are_their_own_main_weights_are_saved_while_they_are_awa
             train(policy)
         leaves.put_away()
         assert storages_of(leaves) == {0}
-        state = leaves.state()
-        assert all(torch.equal(state[name], tensor) for name, tensor in stays.state().items())
+        assert same(leaves.state(), stays.state())
 
 
 def split(config: RunConfig) -> RunConfig:
@@ -288,7 +282,7 @@ def split(config: RunConfig) -> RunConfig:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("offload", [(), ("optimizer", "gradients")])
 def test_the_distributed_optimizer_updates_parts_as_the_other_does_the_whole(
-    dtype: str, offload: tuple[str, ...], make_config: Callable[..., RunConfig]
+    dtype: str, offload: tuple[str, ...], make_config: MakeConfig
 ) -> None:
     config = make_config("qwen2", model={"dtype": dtype}, trainer={"offload": offload})
     whole, parts = make_policy(config), make_policy(split(config))
@@ -303,11 +297,7 @@ def test_the_distributed_optimizer_updates_parts_as_the_other_does_the_whole(
         torch.testing.assert_close(state[f"{name}@0"], tensor.flatten(), rtol=1e-5, atol=1e-7)
     again = make_policy(split(config))
     again.load_state({name: tensor.clone() for name, tensor in state.items()}, num_updates=1)
-    assert all(
-        torch.equal(new, old)
-        for (_, new), (_, old) in zip(again.export(), parts.export(), strict=True)
-    )
+    assert same(dict(again.export()), dict(parts.export()))
     for policy in (parts, again):
         train(policy)
-    found = again.state()
-    assert all(torch.equal(found[name], tensor) for name, tensor in parts.state().items())
+    assert same(again.state(), parts.state())

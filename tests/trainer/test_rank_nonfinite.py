@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Callable
@@ -13,17 +12,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from services.trainer.rank import TrainerRank
-from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.batches import random_batch
 from tests.trainer.broken import bad_batch, exploding_batch
-from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.conftest import MakeConfig
+from tests.trainer.models import same
+from tests.trainer.processes import ANSWER_SECONDS, running_ranks
 from tests.trainer.test_rank import save, started
-from trimaran.config import RunConfig
 from trimaran.errors import InternalError, UnavailableError
 from trimaran.types import TrainingBatch, VersionId
 
 pytestmark = pytest.mark.e2e
 
-MakeConfig = Callable[..., RunConfig]
 PLAIN = {"advantage": {"normalize_std": False}}
 WARM_UP = {"warmup_steps": 4}
 NAMED = {
@@ -46,10 +45,6 @@ def counts_of(adam: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     else:
         counts = [torch.tensor(int(group.get("step", 0))) for group in adam.param_groups]
     return {f"step.{number}": count for number, count in enumerate(counts)}
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.usefixtures("single_rank")
@@ -133,41 +128,27 @@ async def test_a_model_folder_with_a_number_that_is_not_finite_is_refused_at_the
         ("qwen3_moe", {"data_parallel": 2, "expert_parallel": 2}),
     ],
 )
-def test_all_ranks_leave_the_same_update_out(
+async def test_all_ranks_leave_the_same_update_out(
     make_config: MakeConfig, tmp_path: Path, family: str, split: dict[str, int]
 ) -> None:
     """Found by every rank in what arrives, or by the one that computes the group. The run with such
     steps between ends with the weights of the run without them."""
 
-    def layout() -> RunConfig:
-        return make_config(
-            family,
-            algorithm=PLAIN,
-            trainer={**split, "micro_batch_tokens": 40},
-            endpoints={"trainer": free_addresses(2)},
-        )
+    config = make_config(family, algorithm=PLAIN, trainer={**split, "micro_batch_tokens": 40})
 
-    async def train(folder: Path, *batches: TrainingBatch) -> list[tuple[str, str]]:
-        async with running_ranks(layout(), folder) as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            answers = []
-            for batch in batches:
-                proofs = proofs_for(batch, start.root)
-                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-                answers.append((answer.version.root, answer.nonfinite))
+    async def train(name: str, *batches: TrainingBatch) -> list[tuple[str, str]]:
+        async with running_ranks(config, tmp_path / name) as client:
+            answers = [await client.train(batch) for batch in batches]
             await client.save_checkpoint(len(batches), ANSWER_SECONDS)
-            return [(start.root, ""), *answers]
+            return [(client.first.root, ""), *((a.version.root, a.nonfinite) for a in answers)]
 
     def at(step: int, batch: TrainingBatch) -> TrainingBatch:
         return TrainingBatch(step, batch.groups)
 
     first, last = random_batch(1), random_batch(2)
-    plain = asyncio.run(train(tmp_path / "plain", first, at(2, last)))
-    mixed = asyncio.run(
-        train(
-            tmp_path / "mixed", at(1, bad_batch(7)), at(2, first), exploding_batch(3), at(4, last)
-        )
-    )
+    plain = await train("plain", first, at(2, last))
+    bad = at(1, bad_batch(7))
+    mixed = await train("mixed", bad, at(2, first), exploding_batch(3), at(4, last))
     roots, faults = zip(*mixed, strict=True)
     start, one, two = (root for root, _ in plain)
     assert roots == (start, start, one, one, two)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,11 @@ import pytest
 import torch
 
 from services.trainer.checkpoints.model_files import load_tensors
-from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.batches import random_batch
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.models import TIED
-from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.processes import ANSWER_SECONDS, running_ranks
 from tests.trainer.test_parity import SEQUENCE, SPLIT, name_of
-from trimaran.clients import TrainAnswer, TrainerClient
 from trimaran.config import RunConfig
 from trimaran.types import LedgerEnd
 
@@ -54,43 +53,27 @@ CASES: list[tuple[str, Sizes, Sizes]] = [
 SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl")
 
 
-@pytest.mark.parametrize(
-    ("family", "first", "then"),
-    CASES,
-    ids=name_of,
-)
+@pytest.mark.parametrize(("family", "first", "then"), CASES, ids=name_of)
 async def test_the_next_steps_in_another_layout_are_those_of_the_undisturbed_run(
-    family: str,
-    first: Sizes,
-    then: Sizes,
-    make_config: Callable[..., RunConfig],
-    tmp_path: Path,
+    family: str, first: Sizes, then: Sizes, make_config: MakeConfig, tmp_path: Path
 ) -> None:
     def make(sizes: Sizes) -> RunConfig:
         trainer = {**sizes, "micro_batch_tokens": 40}
         adaptive = {"target": 1e-5, "horizon": 100}
         algorithm = {"updates_per_batch": 2, "kl": {"coefficient": 0.2, "adaptive": adaptive}}
-        count = make_config(family, trainer=trainer).num_trainer_ranks
-        endpoints = {"trainer": free_addresses(count)}
-        return make_config(family, trainer=trainer, algorithm=algorithm, endpoints=endpoints)
-
-    async def train(client: TrainerClient, step: int, root: str) -> TrainAnswer:
-        batch = random_batch(step)
-        proofs = proofs_for(batch, root)
-        return await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+        return make_config(family, trainer=trainer, algorithm=algorithm)
 
     async with running_ranks(make(first), tmp_path / "run") as client:
-        start, _ = await client.get_policy_version(ANSWER_SECONDS)
-        saved = [await train(client, step, start.root) for step in (1, 2)][-1]
+        start = client.first.root
+        saved = [await client.train(random_batch(step)) for step in (1, 2)][-1]
         await client.save_checkpoint(2, ANSWER_SECONDS, END)
-        undisturbed = [await train(client, step, start.root) for step in (3, 4)]
+        undisturbed = [await client.train(random_batch(step)) for step in (3, 4)]
         await client.export_model("undisturbed", ANSWER_SECONDS)
     async with running_ranks(make(then), tmp_path / "run") as client:
-        resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
-        assert resumed == saved.version  # bit for bit
+        assert client.first == saved.version  # bit for bit
         assert await client.get_ledger_end(ANSWER_SECONDS) == END
-        assert (await train(client, 2, start.root)).metrics == saved.metrics
-        again = [await train(client, step, start.root) for step in (3, 4)]
+        assert (await client.train(random_batch(2), start)).metrics == saved.metrics
+        again = [await client.train(random_batch(step), start) for step in (3, 4)]
         await client.export_model("resumed", ANSWER_SECONDS)
         await client.save_checkpoint(4, ANSWER_SECONDS)
     for one, other in zip(again, undisturbed, strict=True):
@@ -102,8 +85,7 @@ async def test_the_next_steps_in_another_layout_are_those_of_the_undisturbed_run
         assert one.metrics[key] != saved.metrics[key]  # it adapts
     # And what the new layout saved is read by it.
     async with running_ranks(make(then), tmp_path / "run") as client:
-        resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
-        assert resumed == again[-1].version
+        assert client.first == again[-1].version
     tied = family in TIED
     wanted = load_tensors(tmp_path / "run/undisturbed", tied)
     for name, tensor in load_tensors(tmp_path / "run/resumed", tied).items():
@@ -118,39 +100,20 @@ THAWED: list[tuple[str, Sizes, Sizes]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("family", "first", "then"),
-    THAWED,
-    ids=name_of,
-)
+@pytest.mark.parametrize(("family", "first", "then"), THAWED, ids=name_of)
 async def test_what_is_frozen_and_had_trained_in_the_run_before_is_read_in_another_layout(
-    family: str,
-    first: Sizes,
-    then: Sizes,
-    make_config: Callable[..., RunConfig],
-    tmp_path: Path,
+    family: str, first: Sizes, then: Sizes, make_config: MakeConfig, tmp_path: Path
 ) -> None:
     def make(sizes: Sizes) -> RunConfig:
-        model = {"dtype": "bfloat16"}
-        count = make_config(family, trainer=sizes).num_trainer_ranks
-        endpoints = {"trainer": free_addresses(count)}
-        return make_config(family, trainer=sizes, endpoints=endpoints, model=model)
-
-    async def train(client: TrainerClient, step: int) -> TrainAnswer:
-        start, _ = await client.get_policy_version(ANSWER_SECONDS)
-        batch = random_batch(step)
-        answer = await client.train_batch(
-            batch, ANSWER_SECONDS, proofs=proofs_for(batch, start.root)
-        )
-        await client.save_checkpoint(step, ANSWER_SECONDS)
-        return answer
+        return make_config(family, trainer=sizes, model={"dtype": "bfloat16"})
 
     async with running_ranks(make({}), tmp_path / "before") as client:
-        await train(client, 1)
+        await client.train(random_batch(1))
+        await client.save_checkpoint(1, ANSWER_SECONDS)
     freeze = {"freeze": ["model.embed_tokens.weight", "*.mlp.*"]}
     begin = freeze | {"load": str(tmp_path / "before")}
     async with running_ranks(make(first | begin), tmp_path / "run") as client:
-        answer = await train(client, 1)
+        answer = await client.train(random_batch(1))
+        await client.save_checkpoint(1, ANSWER_SECONDS)
     async with running_ranks(make(then | freeze), tmp_path / "run") as client:
-        resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
-        assert resumed == answer.version
+        assert client.first == answer.version

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import mmap
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,15 @@ from services.trainer.exchange.host_copy import HostCopy
 from services.trainer.other_ranks import OtherRanks
 from services.trainer.rank import TrainerRank
 from services.trainer.server import TrainerServicer
-from tests.trainer.batches import proofs_for, random_batch
-from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.batches import random_batch
+from tests.trainer.conftest import MakeConfig
+from tests.trainer.processes import ANSWER_SECONDS, running_ranks
 from tests.trainer.test_rank import started
 from trimaran.config import RunConfig
 from trimaran.errors import InternalError, OutOfOrderError, UnavailableError
 from trimaran.types import VersionId
 from trimaran.v1 import trainer_pb2
 
-MakeConfig = Callable[..., RunConfig]
 LONG = 60.0
 
 
@@ -230,15 +229,12 @@ async def test_a_rank_that_was_started_again_knows_where_its_checkpoint_lies(
 async def test_a_disk_of_another_rank_that_fails_costs_a_checkpoint(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    config = make_config(trainer={"tensor_parallel": 2}, endpoints={"trainer": free_addresses(2)})
+    config = make_config(trainer={"tensor_parallel": 2})
     folder = tmp_path / "run" / "checkpoints"
 
     async with running_ranks(config, tmp_path / "run") as client:
-        start, _ = await client.get_policy_version(ANSWER_SECONDS)
         for step in (1, 2, 3):
-            batch = random_batch(step)
-            proofs = proofs_for(batch, start.root)
-            await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+            await client.train(random_batch(step))
             if step == 2:
                 # A folder where rank 1 is about to write its file.
                 (folder / "step-00002.tmp" / "shard-1.safetensors").mkdir(parents=True)

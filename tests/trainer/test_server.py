@@ -47,44 +47,56 @@ class RecordingRank:
         return TrainAnswer(PolicyVersion("run", VersionId(0, batch.step), f"root {batch.step}"), {})
 
 
-async def serve(rank: RecordingRank, store: Store, folder: Path) -> tuple[Any, VersionHistory]:
-    """The service of rank 0 in a run whose first version has `ROOT`."""
-    history = await VersionHistory.open(store, RunContext("run", folder, ""))
-    await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
-    unused: Any = None
-    ours: Any = rank
-    servicer = TrainerServicer(ours, OtherRanks(()), unused, history, TrainerSection())
+RUN = RunContext("run", Path(), "")
+UNUSED: Any = None
 
-    async def train(batch: TrainingBatch, proofs: Sequence[Proof]) -> trainer_pb2.TrainResponse:
+
+class Service:
+    """That of rank 0 in a run whose first version has `ROOT`, called without a network."""
+
+    def __init__(self, rank: Any, history: VersionHistory, others: OtherRanks) -> None:
+        self.history = history
+        self.servicer = TrainerServicer(rank, others, UNUSED, history, TrainerSection())
+
+    async def hold(self, batch: TrainingBatch) -> None:
         groups = map(wire.payload_of, batch.groups)
         held = trainer_pb2.HoldGroupsRequest(step=batch.step, groups=groups)
-        await servicer.HoldGroups(held, unused)
-        return await servicer.Train(
-            trainer_pb2.TrainRequest(batch=held_batch(batch, proofs)), unused
+        await self.servicer.HoldGroups(held, UNUSED)
+
+    async def ask(self, batch: TrainingBatch, proofs: Sequence[Proof], epoch: int = 1) -> Any:
+        """For the step, whose groups are held."""
+        held = trainer_pb2.HeldBatch(
+            step=batch.step, num_groups=len(batch.groups), proofs=map(wire.encode_proof, proofs)
+        )
+        caller = wire.encode_caller(Caller("run", epoch))
+        return await self.servicer.Train(
+            trainer_pb2.TrainRequest(caller=caller, batch=held), UNUSED
         )
 
-    return train, history
+    async def train(self, batch: TrainingBatch, proofs: Sequence[Proof]) -> Any:
+        await self.hold(batch)
+        return await self.ask(batch, proofs)
 
 
-def held_batch(batch: TrainingBatch, proofs: Sequence[Proof]) -> trainer_pb2.HeldBatch:
-    return trainer_pb2.HeldBatch(
-        step=batch.step, num_groups=len(batch.groups), proofs=map(wire.encode_proof, proofs)
-    )
+async def serve(rank: RecordingRank, store: Store, others: Sequence[Any] = ()) -> Service:
+    history = await VersionHistory.open(store, RUN)
+    await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
+    return Service(rank, history, OtherRanks(others))
 
 
-async def test_a_batch_with_unproven_tokens_reaches_no_rank(tmp_path: Path) -> None:
+async def test_a_batch_with_unproven_tokens_reaches_no_rank() -> None:
     batch, rank = random_batch(1), RecordingRank()
-    train, _ = await serve(rank, MemoryStore(), tmp_path)
+    service = await serve(rank, MemoryStore())
     with pytest.raises(UnprovenError, match="there is no proof"):
-        await train(batch, [])
+        await service.train(batch, [])
     with pytest.raises(UnprovenError):
-        await train(batch, proofs_for(batch, "a root that was never made"))
+        await service.train(batch, proofs_for(batch, "a root that was never made"))
     assert rank.trained == []
-    await train(batch, proofs_for(batch, ROOT))
+    await service.train(batch, proofs_for(batch, ROOT))
     assert rank.trained == [1]
 
 
-async def test_a_version_is_in_the_store_before_anybody_hears_of_it(tmp_path: Path) -> None:
+async def test_a_version_is_in_the_store_before_anybody_hears_of_it() -> None:
     """A store that is away fails the call. The ranks stay as they are, and the step is asked again."""
 
     class AwayStore(MemoryStore):
@@ -95,36 +107,29 @@ async def test_a_version_is_in_the_store_before_anybody_hears_of_it(tmp_path: Pa
                 raise UnavailableError("the store is away")
             return await super().extend(stream, values, after)
 
-    store, batch, rank = AwayStore(), random_batch(1), RecordingRank()
-    train, history = await serve(rank, store, tmp_path)
+    store, batch = AwayStore(), random_batch(1)
+    service = await serve(RecordingRank(), store)
     store.away = True
     with pytest.raises(UnavailableError, match="the store is away"):
-        await train(batch, proofs_for(batch, ROOT))
-    assert not history.roots(VersionId(0, 1))
+        await service.train(batch, proofs_for(batch, ROOT))
+    assert not service.history.roots(VersionId(0, 1))
     store.away = False
-    await train(batch, proofs_for(batch, ROOT))
-    again = await VersionHistory.open(store, RunContext("run", tmp_path, ""))
+    await service.train(batch, proofs_for(batch, ROOT))
+    again = await VersionHistory.open(store, RUN)
     assert again.roots(VersionId(0, 1)) == {"root 1"}
 
 
-async def test_a_step_that_is_done_is_answered_again_without_its_groups(tmp_path: Path) -> None:
+async def test_a_step_that_is_done_is_answered_again_without_its_groups() -> None:
     """Where the connection breaks after the answer, the client asks again and sends no groups."""
 
-    batch, rank = random_batch(1), RecordingRank()
-    history = await VersionHistory.open(MemoryStore(), RunContext("run", tmp_path, ""))
-    await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
-    unused: Any = None
-    ours: Any = rank
-    servicer = TrainerServicer(ours, OtherRanks(()), unused, history, TrainerSection())
-    held = trainer_pb2.HoldGroupsRequest(step=batch.step, groups=map(wire.payload_of, batch.groups))
-    request = trainer_pb2.TrainRequest(batch=held_batch(batch, proofs_for(batch, ROOT)))
+    batch = random_batch(1)
+    proofs, service = proofs_for(batch, ROOT), await serve(RecordingRank(), MemoryStore())
     with pytest.raises(OutOfOrderError, match="step 1: 4 of the 4 groups .* send them again"):
-        await servicer.Train(request, unused)
-    await servicer.HoldGroups(held, unused)
-    answers = [await servicer.Train(request, unused) for _ in range(2)]
-    await servicer.HoldGroups(held, unused)  # by a controller that was started again
-    assert answers[0] == answers[1] == await servicer.Train(request, unused)
-    assert servicer._held._payloads == {}
+        await service.ask(batch, proofs)
+    answers = [await service.train(batch, proofs), await service.ask(batch, proofs)]
+    # Again with groups, by a controller that was started again.
+    assert answers[0] == answers[1] == await service.train(batch, proofs)
+    assert service.servicer._held._payloads == {}
 
 
 class WaitingRank(RecordingRank):
@@ -150,37 +155,23 @@ class OtherRank(trainer_pb2_grpc.TrainerServiceServicer):
         raise OutOfOrderError(f"step {request.step}: the trainer holds step 4")
 
 
-async def test_a_rank_that_would_not_take_part_is_heard_before_any_waits_for_it(
-    tmp_path: Path,
-) -> None:
+async def test_a_rank_that_would_not_take_part_is_heard_before_any_waits_for_it() -> None:
     """Else rank 0 stays in its broadcast for `step_timeout`."""
 
     store, batch, rank = MemoryStore(), random_batch(1), WaitingRank()
     epoch = await store.next_epoch("run")
     add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
-    service = rpc.service(trainer_pb2.DESCRIPTOR, add, OtherRank())
-    server = rpc.Server("127.0.0.1:0", [service], store.newest_epoch)
+    other = rpc.service(trainer_pb2.DESCRIPTOR, add, OtherRank())
+    server = rpc.Server("127.0.0.1:0", [other], store.newest_epoch)
     await server.start()
-    history = await VersionHistory.open(store, RunContext("run", tmp_path, ""))
-    await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
-    unused: Any = None
-    ours: Any = rank
-    others: Any = OtherRanks([server.address])  # type: ignore[list-item]
-    servicer = TrainerServicer(ours, others, unused, history, TrainerSection())
-    await servicer.HoldGroups(
-        trainer_pb2.HoldGroupsRequest(step=batch.step, groups=map(wire.payload_of, batch.groups)),
-        unused,
-    )
-    request = trainer_pb2.TrainRequest(
-        caller=wire.encode_caller(Caller("run", epoch)),
-        batch=held_batch(batch, proofs_for(batch, ROOT)),
-    )
+    service = await serve(rank, store, [server.address])
+    await service.hold(batch)
     try:
         async with asyncio.timeout(30):
             with pytest.raises(UnavailableError, match="rank 1 takes no part .* holds step 4"):
-                await servicer.Train(request, unused)
+                await service.ask(batch, proofs_for(batch, ROOT), epoch)
     finally:
-        await others.close()
+        await service.servicer._others.close()
         await server.stop()
     assert rank.trained == []
     assert "holds step 4" in rank.failure, "only another start brings the ranks together"

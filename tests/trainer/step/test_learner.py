@@ -366,16 +366,17 @@ def test_truncated_completions_that_are_masked_train_nothing(
 
 
 def test_the_learning_rate_falls_to_its_least_at_the_last_step() -> None:
-    for schedule, wanted in {
+    rates: dict[Any, list[float]] = {
         "constant": [0.5, 1.0, 1.0, 1.0, 1.0],
         "linear": [0.5, 1.0, 0.775, 0.1, 0.1],
         "cosine": [0.5, 1.0, 0.1 + 0.9 * (1 + 2**-0.5) / 2, 0.1, 0.1],
-    }.items():
+    }
+    for schedule, wanted in rates.items():
         section = TrainerSection(
             learning_rate=1.0, warmup_steps=10, schedule=schedule, min_learning_rate=0.1
         )
-        rates = [learning_rate(section, step, 110) for step in (5, 10, 35, 110, 200)]
-        assert rates == pytest.approx(wanted)
+        found = [learning_rate(section, step, 110) for step in (5, 10, 35, 110, 200)]
+        assert found == pytest.approx(wanted)
 
 
 def test_a_step_has_the_rate_of_the_total_that_its_batch_bears(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ from transformers import AutoModelForCausalLM
 from services.trainer.exchange.shared_batch import in_chunks, without_experts
 from services.trainer.megatron.experts import shared_experts
 from services.trainer.megatron.experts.shared_experts import plan_shares
-from services.trainer.megatron.groups import gather_rows
-from services.trainer.megatron.parameters.mapping import list_parts
 from services.trainer.step.batch import PackedBatch, StepBatch, pack
 from services.trainer.step.chosen_experts import (
     StepExperts,
@@ -25,20 +22,19 @@ from services.trainer.step.chosen_experts import (
     join_experts,
 )
 from services.trainer.step.updates import plan_updates
-from tests.trainer.batches import proofs_for, random_batch, scored_group
+from tests.trainer.batches import random_batch, scored_group
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.episodes import Tokens, episode
 from tests.trainer.models import unfused
-from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
-from tests.trainer.test_policy import CPU, WHOLE, add_up, logprobs_of, make_policy
+from tests.trainer.processes import running_ranks
+from tests.trainer.test_policy import CPU, add_up, gradients_of, logprobs_of, make_policy
 from trimaran.clients import trainer as trainer_client
-from trimaran.config import RunConfig
 from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.model.folder import ModelFacts, read_model_folder
 from trimaran.model.trainer_layout import check_trainer_layout
 from trimaran.types import TrainingBatch
 
-MakeConfig = Callable[..., RunConfig]
 LAYERS, EXPERTS, CHOSEN = 2, 4, 2
 FACTS = replace(
     ModelFacts("qwen3_moe", LAYERS, 32, 48, 4, 2, 12, 96, False, 128),
@@ -145,11 +141,7 @@ def test_forced_choices_give_what_transformers_gives_with_them(
     policy.zero_gradients()
     policy.forward_backward(batches, add_up)
     sum(one.sum() for one in wanted).backward()  # type: ignore[union-attr]
-    weights: Any = policy._trained_weights()
-    mains = ((name, weight.main_grad) for name, weight in weights)
-    found = {
-        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, gather_rows)
-    }
+    found = gradients_of(policy)
     named: Any = model.named_parameters()
     gradients = unfused({name: parameter.grad for name, parameter in named})
     assert gradients["model.layers.0.mlp.gate.weight"].abs().max() > 1e-3
@@ -210,26 +202,6 @@ def test_those_of_an_episode_are_of_all_that_is_read_of_its_sequences() -> None:
         check_experts([scored_group([4], [long], [1.0])], FACTS)
     (shared,) = without_experts(group).group.completions_G[:1]
     assert shared == replace(known, experts=b"", branches=one.branches)
-
-
-def test_choices_stand_where_their_tokens_do() -> None:
-    groups = []
-    for scored in random_batch(1).groups:
-        group = scored.group
-        answers = [replace(one, experts=tell(one.token_ids_T[:-1])) for one in group.completions_G]
-        answers[1] = replace(answers[1], experts=b"")
-        prompt = tell(group.prompt_token_ids)
-        group = replace(group, completions_G=tuple(answers), prompt_experts=prompt)
-        groups.append(replace(scored, group=group))
-    step = StepBatch.of(groups, mask_truncated=False)
-    packed = pack(step, [(2, (6, 7)), (0, (2, 1, 0))], CPU, told_in(step))
-    assert packed.experts is not None
-    numbers = packed.experts.numbers(replace(FACTS, num_experts=256))
-    assert torch.equal(numbers, numbers[:, :1, :1].expand_as(numbers))
-    told, known = numbers[:, 0, 0], packed.experts.is_known_N
-    assert torch.equal(told[known].long(), packed.token_ids_N[known])
-    unknown = sum(len(step.completions_B[index].token_ids_T) - 1 for index in (7, 1))
-    assert (~known).sum() == unknown == (told == -1).sum()
 
 
 def test_more_than_256_experts_have_two_bytes() -> None:
@@ -324,11 +296,9 @@ def test_a_model_without_experts_replays_none(make_config: MakeConfig) -> None:
         check_trainer_layout(read_model_folder(config.model.path), config.trainer)
 
 
-TENSOR = {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
-SPREAD = {"data_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 2}
 LAYOUTS: tuple[dict[str, Any], ...] = (
-    TENSOR,
-    SPREAD,
+    {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2},
+    {"data_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 2},
     {"pipeline_parallel": 2, "recompute": True},
     {"pipeline_parallel": 2, "pipeline_layers": [0, LAYERS]},
     {"context_parallel": 2, "expert_parallel": 2},
@@ -337,33 +307,23 @@ LAYOUTS: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(
-    "sizes",
-    LAYOUTS,
-    ids=lambda sizes: "-".join(sizes),
-)
-def test_ranks_together_replay_what_one_does(
-    sizes: dict[str, Any],
-    make_config: MakeConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("sizes", LAYOUTS, ids=lambda sizes: "-".join(sizes))
+async def test_ranks_together_replay_what_one_does(
+    sizes: dict[str, Any], make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the groups travel in the batch's message or before it."""
 
-    async def train(folder: Path, split: dict[str, Any], forced: bool = True) -> dict[str, float]:
+    async def train(name: str, split: dict[str, Any], batch: TrainingBatch) -> dict[str, float]:
         trainer = {**split, **REPLAY, "micro_batch_tokens": 60}
-        addresses = free_addresses(make_config("qwen3_moe", trainer=trainer).num_trainer_ranks)
-        config = make_config("qwen3_moe", trainer=trainer, endpoints={"trainer": addresses})
-        async with running_ranks(config, folder) as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            batch = with_experts(random_batch(1)) if forced else random_batch(1)
-            proofs = proofs_for(batch, start.root)
-            return (await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)).metrics
+        config = make_config("qwen3_moe", trainer=trainer)
+        async with running_ranks(config, tmp_path / name) as client:
+            return (await client.train(batch)).metrics
 
-    alone = asyncio.run(train(tmp_path / "alone", {}))
+    forced = with_experts(random_batch(1))
+    alone = await train("alone", {}, forced)
     monkeypatch.setattr(trainer_client, "PORTION_BYTES", 500)
-    together = asyncio.run(train(tmp_path / "together", sizes))
-    free = asyncio.run(train(tmp_path / "free", {}, forced=False))
+    together = await train("together", sizes, forced)
+    free = await train("free", {}, random_batch(1))
     for name in ("trainer/grad_norm", "trainer/loss", "trainer/computed/logprob_diff/mean"):
         assert together[name] == pytest.approx(alone[name], rel=1e-4)
     assert free["trainer/grad_norm"] != pytest.approx(alone["trainer/grad_norm"], rel=2e-3)

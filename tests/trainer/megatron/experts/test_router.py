@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,14 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
-from services.trainer.megatron.groups import gather_rows
-from services.trainer.megatron.parameters.mapping import list_parts
 from services.trainer.step.batch import PackedBatch, StepBatch, pack
-from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.batches import random_batch
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.models import unfused
 from tests.trainer.plain_policy import plain_logprobs
-from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
-from tests.trainer.test_policy import CPU, WHOLE, add_up, make_policy
-from trimaran.clients import TrainAnswer
-from trimaran.config import RunConfig
+from tests.trainer.processes import running_ranks
+from tests.trainer.test_policy import CPU, add_up, gradients_of, make_policy
 
-MakeConfig = Callable[..., RunConfig]
 BALANCE, Z = 0.3, 0.2
 LOSSES = {"router": {"load_balancing": BALANCE, "z_loss": Z}}
 
@@ -63,11 +57,7 @@ def test_gradients_with_both_losses_are_those_of_transformers(
     policy.forward_backward(batches, add_up)
     loss = router_loss(model, batches)
     (loss + sum(plain_logprobs(model, one, 0.7).sum() for one in batches)).backward()
-    weights: Any = policy._stages[0].named_weights()
-    mains = ((name, weight.main_grad) for name, weight in weights)
-    found = {
-        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, gather_rows)
-    }
+    found = gradients_of(policy)
     named: Any = model.named_parameters()
     wanted = unfused({name: parameter.grad for name, parameter in named})
     for name, gradient in wanted.items():
@@ -75,9 +65,8 @@ def test_gradients_with_both_losses_are_those_of_transformers(
     plain = make_policy(make_config(family))
     plain.zero_gradients()
     plain.forward_backward(batches, add_up)
-    router: Any = dict(plain._stages[0].named_weights())["decoder.layers.0.mlp.router.weight"]
-    difference = router.main_grad - found["model.layers.0.mlp.gate.weight"]
-    assert difference.abs().max() > 1e-3
+    name = "model.layers.0.mlp.gate.weight"
+    assert (gradients_of(plain)[name] - found[name]).abs().max() > 1e-3
 
 
 @pytest.mark.usefixtures("single_rank")
@@ -97,28 +86,21 @@ def test_each_token_counts_once_with_each_of_its_experts(
 
 
 @pytest.mark.e2e
-def test_ranks_together_have_the_losses_and_loads_of_one(
+async def test_ranks_together_have_the_losses_and_loads_of_one(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """One micro-batch: the loss of several depends on what is in each. z-loss alone does not."""
     sizes = {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
 
-    async def train(folder: Path, split: dict[str, Any]) -> TrainAnswer:
+    async def train(name: str, split: dict[str, Any]) -> dict[str, float]:
         trainer = {**split, **LOSSES, "micro_batch_tokens": 400}
-        addresses = free_addresses(make_config("qwen3_moe", trainer=trainer).num_trainer_ranks)
-        config = make_config("qwen3_moe", trainer=trainer, endpoints={"trainer": addresses})
-        async with running_ranks(config, folder) as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            batch = random_batch(1)
-            proofs = proofs_for(batch, start.root)
-            answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-            again = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-            assert again.metrics == answer.metrics
-            return answer
+        config = make_config("qwen3_moe", trainer=trainer)
+        async with running_ranks(config, tmp_path / name) as client:
+            answer = await client.train(random_batch(1))
+            assert (await client.train(random_batch(1))).metrics == answer.metrics
+            return answer.metrics
 
-    one = asyncio.run(train(tmp_path / "alone", {}))
-    several = asyncio.run(train(tmp_path / "together", sizes))
-    alone, together = one.metrics, several.metrics
+    alone, together = await train("alone", {}), await train("together", sizes)
     # A padding token at most, for equal shares of the tokens.
     assert together["trainer/grad_norm"] == pytest.approx(alone["trainer/grad_norm"], rel=1e-2)
     for name in ("busiest/mean", "entropy/min"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,13 @@ import torch
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.parameters.frozen import frozen_parameters
 from services.trainer.megatron.parameters.mapping import model_rules
-from tests.trainer.batches import proofs_for, random_batch
-from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.batches import random_batch
+from tests.trainer.conftest import MakeConfig
+from tests.trainer.processes import ANSWER_SECONDS, running_ranks
 from tests.trainer.test_policy import add_up, make_policy, whole_batch
-from tests.trainer.test_rank import save, started
-from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.model.freezing import is_frozen
 
-MakeConfig = Callable[..., RunConfig]
 MANY = ["model.embed_tokens.weight", "*.self_attn.[qkv]_proj.*", "model.layers.1.mlp.*"]
 
 
@@ -68,21 +64,6 @@ def test_an_update_moves_the_others_alone_and_the_state_has_them_alone(
     assert names == policy._rules.keys() - frozen
 
 
-@pytest.mark.usefixtures("single_rank")
-async def test_a_resumed_run_goes_on_as_it_would_have(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
-    config = make_config("llama", trainer={"freeze": MANY}, algorithm={"kl": {"coefficient": 0.1}})
-
-    async with started(config, tmp_path) as rank:
-        for step in (1, 2):
-            await rank.train(random_batch(step))
-        await save(rank, 2)
-        third = await rank.train(random_batch(3))
-    async with started(config, tmp_path) as resumed:
-        assert (await resumed.train(random_batch(3))).version == third.version
-
-
 @pytest.mark.parametrize(
     ("family", "freeze", "words"),
     [
@@ -119,29 +100,21 @@ SPLIT = {"distributed_optimizer": True}
         ("qwen3", {"tensor_parallel": 2, "data_parallel": 2, "freeze": MANY} | BF16, 0.03),
     ],
 )
-def test_ranks_together_train_what_one_trains(
+async def test_ranks_together_train_what_one_trains(
     family: str, sizes: dict[str, Any], tolerance: float, make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """Also where a rank has nothing that trains."""
     dtype = "bfloat16" if "optimizer" in sizes else "float32"
 
-    async def train(folder: Path, trainer: dict[str, Any]) -> list[list[float]]:
+    async def train(name: str, trainer: dict[str, Any]) -> list[list[float]]:
         trainer = {**trainer, "micro_batch_tokens": 40}
-        count = make_config(family, trainer=trainer, model={"dtype": dtype}).num_trainer_ranks
-        endpoints = {"trainer": free_addresses(count)}
-        config = make_config(family, trainer=trainer, model={"dtype": dtype}, endpoints=endpoints)
-        found = []
-        async with running_ranks(config, folder) as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            for step in (1, 2, 3):
-                batch = random_batch(step)
-                proofs = proofs_for(batch, start.root)
-                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-                found.append([answer.metrics[f"trainer/{key}"] for key in ("loss", "grad_norm")])
+        config = make_config(family, trainer=trainer, model={"dtype": dtype})
+        async with running_ranks(config, tmp_path / name) as client:
+            answers = [await client.train(random_batch(step)) for step in (1, 2, 3)]
             await client.save_checkpoint(3, ANSWER_SECONDS)
-        return found
+        keys = ("trainer/loss", "trainer/grad_norm")
+        return [[answer.metrics[key] for key in keys] for answer in answers]
 
     alone = {key: sizes[key] for key in ("freeze", "optimizer") if key in sizes}
-    one = asyncio.run(train(tmp_path / "one", alone))
-    several = asyncio.run(train(tmp_path / "several", sizes))
+    one, several = await train("one", alone), await train("several", sizes)
     assert several == [pytest.approx(row, rel=tolerance, abs=tolerance) for row in one]

@@ -12,8 +12,9 @@ import torch
 from services.trainer.step.batch import PackedBatch, StepBatch, pack
 from services.trainer.step.learner import StepResult, train_step
 from tests.tiny_vision import write_tiny_vision
-from tests.trainer.megatron.vision.test_vision import CPU, make_config, make_policy
+from tests.trainer.megatron.vision.test_vision import make_config
 from tests.trainer.plain_vision import vision_batch
+from tests.trainer.test_policy import CPU, make_policy
 from trimaran.config import RunConfig, parse_config
 from trimaran.types import TrainingBatch
 
@@ -105,9 +106,7 @@ def test_a_tower_that_trains_runs_in_each_pass(freeze: list[str], folders: dict[
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_a_tower_that_another_run_trained_is_not_the_references(
-    folders: dict[str, Path],
-) -> None:
+def test_a_tower_that_another_run_trained_is_not_the_references(folders: dict[str, Path]) -> None:
     folder = folders["qwen3_vl"]
     state = make_policy(make_config(folder)).state()
     state = {name: tensor + 0.1 for name, tensor in state.items()}

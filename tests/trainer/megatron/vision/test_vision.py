@@ -17,24 +17,20 @@ from services.trainer.checkpoints.convert.convert import (
     huggingface_to_checkpoint,
 )
 from services.trainer.checkpoints.model_files import load_tensors
-from services.trainer.megatron.architecture import read_architecture
-from services.trainer.step.batch import PackedBatch, StepBatch, pack
-from services.trainer.step.outputs import TokenOutputs
+from services.trainer.step.batch import PackedBatch
 from tests.tiny_model import write_tiny_model
 from tests.tiny_vision import FAMILIES, IMAGE, nest_names, write_tiny_vision
+from tests.trainer.models import same
 from tests.trainer.plain_policy import plain_logprobs
 from tests.trainer.plain_vision import PlainVision, vision_batch
+from tests.trainer.test_policy import gradients_of, make_policy, packed_of, train_once
 from trimaran.config import RunConfig, parse_config
 from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.model.folder import read_model_folder
-from trimaran.types import TrainingBatch
 
 if TYPE_CHECKING:
     from services.trainer.megatron.policy import MegatronPolicy
-
-CPU = torch.device("cpu")
-WHOLE = ParallelLayout().place(0)
 
 
 @pytest.fixture(scope="module")
@@ -56,30 +52,11 @@ def make_config(folder: Path, **trainer: Any) -> RunConfig:
     )
 
 
-def make_policy(config: RunConfig) -> MegatronPolicy:
-    from services.trainer.megatron.policy import MegatronPolicy
-
-    return MegatronPolicy(config, read_architecture(config.model.path), CPU)
-
-
-def packed_of(batch: TrainingBatch) -> PackedBatch:
-    step = StepBatch.of(batch.groups, mask_truncated=False)
-    return pack(step, list(enumerate(step.members)), CPU)
-
-
 def train(policy: MegatronPolicy, packed: PackedBatch, factors: torch.Tensor) -> dict[str, Any]:
-    """Gradients by the names of the folder."""
-    from services.trainer.megatron.groups import gather_rows
-    from services.trainer.megatron.parameters.mapping import list_parts
-
+    """The gradients."""
     policy.zero_gradients()
     policy.forward_backward([packed], lambda _, outputs: (outputs.logprobs_M * factors).sum())
-    weights: Any = policy._trained_weights()
-    mains = ((name, weight.main_grad) for name, weight in weights)
-    found: dict[str, list[torch.Tensor]] = {}
-    for part in list_parts(mains, policy._rules, WHOLE, gather_rows):
-        found.setdefault(part.name, []).append(part.tensor.clone())
-    return {name: torch.cat(tensors) for name, tensors in found.items()}
+    return gradients_of(policy)
 
 
 @pytest.mark.usefixtures("single_rank")
@@ -97,7 +74,7 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     batch = vision_batch(1, folder)
     model, policy = PlainVision(folder), make_policy(make_config(folder))
     model.see(batch)
-    packed = packed_of(batch)
+    packed = packed_of(batch.groups)
     plain = plain_logprobs(model, packed, 0.7)
     ours = policy.forward([packed])[0].logprobs_M
     torch.testing.assert_close(ours, plain, rtol=0, atol=5e-6)
@@ -117,43 +94,15 @@ def test_logprobs_and_gradients_equal_plain_transformers(
 def test_recomputed_activations_give_the_same_gradient_and_are_not_kept(
     family: str, folders: dict[str, Path]
 ) -> None:
-    packed = packed_of(vision_batch(1, folders[family]))
-
-    def run(recompute: bool) -> tuple[int, dict[str, torch.Tensor]]:
-        """Numbers that autograd keeps when the forward pass is done, and the gradients."""
-        policy = make_policy(make_config(folders[family], recompute=recompute))
-        kept: list[int] = []
-        when_done: list[int] = []
-
-        def loss(_: int, outputs: TokenOutputs) -> torch.Tensor:
-            when_done.append(sum(kept))
-            return outputs.logprobs_M.sum()
-
-        policy.zero_gradients()
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
-        ):
-            policy.forward_backward([packed], loss)
-        weights: Any = policy._trained_weights()
-        return when_done[0], {name: weight.main_grad.clone() for name, weight in weights}
-
-    (all_of_it, gradients), (less, again) = run(False), run(True)
+    packed = packed_of(vision_batch(1, folders[family]).groups)
+    (all_of_it, gradients), (less, again) = (
+        train_once(make_policy(make_config(folders[family], recompute=recompute)), packed)
+        for recompute in (False, True)
+    )
     for name, gradient in gradients.items():
         scale = gradient.abs().max().item()
         torch.testing.assert_close(again[name], gradient, rtol=0, atol=1e-5 * scale, msg=name)
     assert less < 0.4 * all_of_it
-
-
-@pytest.mark.usefixtures("single_rank")
-def test_a_frozen_tower_has_no_gradient_and_is_published(folders: dict[str, Path]) -> None:
-    folder = folders["qwen3_vl"]
-    policy = make_policy(make_config(folder, freeze=["model.visual.*"]))
-    packed = packed_of(vision_batch(1, folder))
-    gradients = train(policy, packed, torch.ones(len(packed.targets_M)))
-    assert not [name for name in gradients if ".visual." in name]
-    assert gradients["model.language_model.embed_tokens.weight"].abs().max() > 1e-3
-    assert not [name for name in policy.state() if "visual" in name]
-    assert dict(policy.export()).keys() == load_tensors(folder, tied=False).keys()
 
 
 @pytest.mark.usefixtures("single_rank")
@@ -162,7 +111,7 @@ def test_the_reference_sees_the_images_through_its_own_tower(folders: dict[str, 
     tree = make_config(folder).model_dump(mode="json")
     tree["algorithm"] = {"kl": {"coefficient": 0.1}}
     policy = make_policy(parse_config(tree))
-    packed = packed_of(vision_batch(1, folder))
+    packed = packed_of(vision_batch(1, folder).groups)
     begun = policy.forward([packed])[0].logprobs_M
     assert torch.equal(policy.forward_reference([packed])[0], begun)
     train(policy, packed, torch.ones(len(packed.targets_M)))
@@ -178,9 +127,7 @@ def test_the_reference_sees_the_images_through_its_own_tower(folders: dict[str, 
 def test_export_gives_back_what_was_loaded(family: str, tied: bool, tmp_path: Path) -> None:
     folder = write_tiny_vision(tmp_path / family, family, tied=tied)
     loaded = load_tensors(folder, tied=tied)
-    exported = dict(make_policy(make_config(folder)).export())
-    assert exported.keys() == loaded.keys()
-    assert all(torch.equal(exported[name], loaded[name]) for name in loaded)
+    assert same(dict(make_policy(make_config(folder)).export()), loaded)
 
 
 @pytest.mark.usefixtures("single_rank")
@@ -189,18 +136,16 @@ def test_either_names_of_a_folder_are_the_same_model_to_the_bit(
 ) -> None:
     flat = folders["qwen2_5_vl"]
     nested = nest_names(Path(shutil.copytree(flat, tmp_path / "nested")))
-    packed = packed_of(vision_batch(1, flat))
+    packed = packed_of(vision_batch(1, flat).groups)
     policy = make_policy(make_config(nested))
     logprobs = [
         one.forward([packed])[0].logprobs_M for one in (make_policy(make_config(flat)), policy)
     ]
     assert torch.equal(*logprobs)
-    exported, wanted = dict(policy.export()), load_tensors(nested, tied=False)
-    assert exported.keys() == wanted.keys()
+    exported = dict(policy.export())
     assert "model.visual.patch_embed.proj.weight" in exported
-    assert all(torch.equal(exported[name], wanted[name]) for name in wanted)
-    plain, other = (PlainVision(folder).state_dict() for folder in (flat, nested))
-    assert all(torch.equal(plain[name], other[name]) for name in plain)
+    assert same(exported, load_tensors(nested, tied=False))
+    assert same(*(PlainVision(folder).state_dict() for folder in (flat, nested)))
 
 
 @pytest.mark.parametrize(
@@ -221,9 +166,7 @@ def test_a_checkpoint_of_any_layout_holds_the_tower(
     back = tmp_path / "back"
     root = checkpoint_to_huggingface(folder, state, folders[family], back, "float32")
     assert root == state.root
-    wanted, found = load_tensors(folders[family], False), load_tensors(back, False)
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert same(load_tensors(back, False), load_tensors(folders[family], False))
 
 
 @pytest.mark.usefixtures("single_rank")
@@ -232,7 +175,7 @@ def test_a_later_stage_decodes_no_image_and_knows_the_same_positions(
     family: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = make_policy(make_config(folders[family]))
-    stage, packed = policy._stages[0], packed_of(vision_batch(1, folders[family]))
+    stage, packed = policy._stages[0], packed_of(vision_batch(1, folders[family]).groups)
     first, wanted = stage._read(packed.images)
     assert first and len(wanted) == 3  # of four prompts; one of them has two images
     stage.pre_process = False
@@ -263,7 +206,7 @@ def test_images_that_the_rollout_did_not_see_are_refused(
 
     def refused(words: str, **change: Any) -> None:
         group = replace(batch.groups[1].group, **change)
-        packed = packed_of(TrainingBatch(1, (replace(batch.groups[1], group=group),)))
+        packed = packed_of([replace(batch.groups[1], group=group)])
         with pytest.raises(InputError, match=words):
             policy.forward([packed])
 
@@ -275,7 +218,9 @@ def test_images_that_the_rollout_did_not_see_are_refused(
         prompt_token_ids=(*right.prompt_token_ids, IMAGE),
     )
     with pytest.raises(InputError, match="row 0: has images, and the model has no vision tower"):
-        make_policy(make_config(write_tiny_model(tmp_path / "text"))).forward([packed_of(batch)])
+        make_policy(make_config(write_tiny_model(tmp_path / "text"))).forward(
+            [packed_of(batch.groups)]
+        )
     broken = replace(right.prompt.messages[0], images=(b"no image",))
     refused(
         "row 1: image 1: 8 bytes are no whole PNG", prompt=replace(right.prompt, messages=(broken,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ import torch
 
 from services.trainer.checkpoints.model_files import load_tensors
 from tests.tiny_vision import write_tiny_vision
-from tests.trainer.batches import proofs_for
 from tests.trainer.megatron.vision.test_vision import make_config
 from tests.trainer.plain_vision import PlainVision, vision_batch
-from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.processes import ANSWER_SECONDS, running_ranks, with_addresses
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
 from tests.trainer.saved_moments import check_first_moments
 from tests.trainer.test_parity import check_offers, name_of, whole_root
@@ -63,16 +61,11 @@ def config_for(folder: Path, sizes: dict[str, Any]) -> RunConfig:
         "micro_batch_tokens": 40,
         **sizes,
     }
-    count = make_config(folder, **section).num_trainer_ranks
-    config = make_config(folder, **section)
-    addresses = free_addresses(count)
-    return config.model_copy(
-        update={"endpoints": config.endpoints.model_copy(update={"trainer": tuple(addresses)})}
-    )
+    return with_addresses(make_config(folder, **section))
 
 
 @pytest.mark.parametrize(("family", "sizes"), LAYOUTS, ids=name_of)
-def test_four_optimizer_steps_equal_plain_transformers(
+async def test_four_optimizer_steps_equal_plain_transformers(
     family: str, sizes: dict[str, Any], tmp_path: Path
 ) -> None:
     # Four layers, so that a stage of two has those that deepstack feeds.
@@ -83,30 +76,17 @@ def test_four_optimizer_steps_equal_plain_transformers(
         parameter.requires_grad_("freeze" not in sizes or ".visual." not in name)
     reference = ReferenceTrainer(model, config)
 
-    async def train() -> str:
-        async with running_ranks(config, tmp_path / "run") as client:
-            start, manifest = await client.get_policy_version(ANSWER_SECONDS)
-            assert start.root == whole_root(folder, tied=False)
-            for step in range(1, STEPS + 1):
-                batch = model.see(vision_batch(step, folder))
-                batch = with_rollout_logprobs(model, batch, 0.7)
-                proofs = proofs_for(batch, start.root)
-                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-                loss, norm = reference.step(batch)
-                # Later ones compare weights that have been rounded apart.
-                most = 2e-6 if step == 1 else 3e-5
-                assert answer.metrics["trainer/computed/logprob_diff/mean"] < most
-                assert answer.metrics["trainer/loss"] == pytest.approx(loss, abs=5e-6)
-                assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=1e-4)
-            senders = [one.rank for one in config.trainer.layout.senders]
-            addresses = [config.endpoints.trainer[rank] for rank in senders]
-            await check_offers(addresses, manifest.num_blocks)
-            await client.save_checkpoint(STEPS, ANSWER_SECONDS)
-            await client.export_model("model", ANSWER_SECONDS)
-            return (await client.get_policy_version(ANSWER_SECONDS))[0].root
-
-    root = asyncio.run(train())
-    assert whole_root(tmp_path / "run" / "model", tied=False) == root
+    async with running_ranks(config, tmp_path / "run") as client:
+        assert client.first.root == whole_root(folder, tied=False)
+        for step in range(1, STEPS + 1):
+            batch = with_rollout_logprobs(model, model.see(vision_batch(step, folder)), 0.7)
+            # Later ones compare weights that have been rounded apart.
+            most = 2e-6 if step == 1 else 3e-5
+            reference.check(await client.train(batch), batch, logprobs=most, loss=5e-6)
+        last = await check_offers(config)
+        await client.save_checkpoint(STEPS, ANSWER_SECONDS)
+        await client.export_model("model", ANSWER_SECONDS)
+    assert whole_root(tmp_path / "run" / "model", tied=False) == last.root
     trained, begun = load_tensors(tmp_path / "run/model", False), load_tensors(folder, False)
     wanted = model.as_folder()
     assert trained.keys() == wanted.keys()
@@ -140,7 +120,5 @@ async def test_what_the_first_stage_alone_sees_in_an_image_ends_the_step_for_all
     batch = replace(batch, groups=(batch.groups[0], wrong, *batch.groups[2:]))
 
     async with running_ranks(config, tmp_path / "run") as client:
-        start, _ = await client.get_policy_version(ANSWER_SECONDS)
-        proofs = proofs_for(batch, start.root)
         with pytest.raises(InputError, match="row 1: its images give other patches"):
-            await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+            await client.train(batch)
