@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -26,7 +26,7 @@ from services.controller.scoring import Scorer
 from services.controller.validation.validation import Validation
 from trimaran.clients import GroupAssembly, TrainAnswer
 from trimaran.config import RunConfig, parse_config
-from trimaran.errors import OutOfOrderError, StaleEpochError, UnavailableError
+from trimaran.errors import OutOfOrderError, UnavailableError
 from trimaran.ledger.anchor import AnchorFile
 from trimaran.ledger.ledger import Retention, RunLedger
 from trimaran.ledger.payloads.files import FolderPayloads
@@ -230,7 +230,7 @@ class FakeWeightSync:
         self.pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
         """Of a publication."""
         self.list_pace: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
-        self.stale = False
+        self.publish_fault: Exception | None = None
         trees = json.loads(proofs.read_text()) if proofs.exists() else []
         stored = [decode_proof(tree) for tree in trees]
         self.proofs = {(proof.version, proof.replica): proof for proof in stored}
@@ -270,8 +270,8 @@ class FakeWeightSync:
     async def publish_version(
         self, version: PolicyVersion, timeout: float
     ) -> tuple[Routing, dict[str, float]]:
-        if self.stale:
-            raise StaleEpochError("run run-1: epoch 1 was replaced by 2")
+        if self.publish_fault:
+            raise self.publish_fault
         self.publish_timeout = timeout
         self.events.append(("publish", version.version.step))
         await self.pace()
@@ -493,6 +493,47 @@ def short_wait(num_failures: int) -> float:
 async def no_faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None: ...
 
 
+def make_loop(
+    world: Any,
+    ledger: RunLedger,
+    router: Router,
+    prover: ProofCheck,
+    maker: CompletionMaker,
+    reporter: Any,
+    *waits: Callable[[int], float],
+) -> Loop:
+    """As services.controller.run assembles it."""
+    config = world.config
+    gate = FaultedGate(config, reporter.held, reporter.released, *waits)
+    return Loop(
+        config,
+        InMemory([cast(Any, PROMPTS)], [1], config.run.seed, config.data.shuffle),
+        ledger,
+        router,
+        maker,
+        Scorer(world.reward, gate, config, *waits),
+        prover,
+        world.trainer,
+        world.weight_sync,
+        world.validator,
+        reporter,
+        world.ending,
+        world.cancelled,
+    )
+
+
+async def conduct(loop: Loop, on_step: Callable[..., None] = lambda batch, answer: None) -> None:
+    """As services.controller.run does, from the ledger to the last step."""
+    version, pending, loop.saver.came_at = await replay(
+        loop.ledger, loop.trainer, loop.config, on_step
+    )
+    if pending:
+        version = (await loop.train_pending(pending, version)).version
+    await loop.publish(version)
+    async with loop.router.watching():
+        await loop.run()
+
+
 class World:
     """One life of the services and the controller over a folder that outlives them."""
 
@@ -515,7 +556,6 @@ class World:
         """What a replica makes of images: their digest."""
         self.validator: Any = None
         self.lost: list[str] = []
-        self.back: list[str] = []
         payloads = FolderPayloads(folder / "payloads")
         self.ledger = asyncio.run(
             RunLedger.open(
@@ -543,7 +583,6 @@ class World:
         """Seconds for which a proof that is missing is waited for."""
 
     async def run(self) -> Loop:
-        """As services.controller.run conducts it."""
         fake: Any = self
         router = Router(
             fake.weight_sync,
@@ -551,7 +590,7 @@ class World:
             max_concurrency=self.config.rollout.max_concurrency,
             patience=self.config.outage_timeout,
             on_lost=lambda name, reason: self.lost.append(name),
-            on_back=self.back.append,
+            on_back=lambda name: None,
             on_busy=lambda name, start, end: None,
             poll=0.01,
         )
@@ -564,34 +603,8 @@ class World:
             prove_timeout=self.config.weight_sync.prove_timeout,
         )
         maker = self.maker(router, prover)
-        gate = FaultedGate(self.config, reporter.held, reporter.released, short_wait)
-        scorer = Scorer(fake.reward, gate, self.config, short_wait)
-        loop = Loop(
-            self.config,
-            InMemory([cast(Any, PROMPTS)], [1], self.config.run.seed, self.config.data.shuffle),
-            self.ledger,
-            router,
-            maker,
-            scorer,
-            prover,
-            fake.trainer,
-            fake.weight_sync,
-            fake.validator,
-            reporter,
-            self.ending,
-            self.cancelled,
-        )
-        version, pending, loop.saver.came_at = await replay(
-            self.ledger,
-            fake.trainer,
-            self.config,
-            lambda batch, answer: self.events.append(("reported", batch.step)),
-        )
-        if pending:
-            version = (await loop.train_pending(pending, version)).version
-        await loop.publish(version)
-        async with router.watching():
-            await loop.run()
+        loop = make_loop(self, self.ledger, router, prover, maker, reporter, short_wait)
+        await conduct(loop, lambda batch, answer: self.events.append(("reported", batch.step)))
         return loop
 
     def maker(self, router: Router, prover: ProofCheck) -> CompletionMaker:
@@ -629,9 +642,10 @@ class World:
         return [s.group.number for batch in self.trainer.batches for s in batch.groups]
 
 
-def run(world: World) -> World:
+def run(world: World, work: Coroutine[Any, Any, object] | None = None) -> World:
+    """`work`: what runs it among other things."""
     try:
-        asyncio.run(asyncio.wait_for(world.run(), 120))
+        asyncio.run(asyncio.wait_for(work or world.run(), 120))
     finally:
         world.close()
     return world

@@ -13,24 +13,20 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from services.controller import proofs, router
-from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
-from services.controller.loop import Loop
 from services.controller.proofs import ProofCheck
 from services.controller.resuming import resume
-from services.controller.resuming.resume import replay
 from services.controller.router import Router
 from services.controller.run import take_over
-from services.controller.scoring import Scorer
 from services.controller.validation.validation import Validation
 from tests.controller.fakes import (
-    PROMPTS,
     RUN_ID,
     FakeReporter,
     FakeTrainer,
-    InMemory,
+    conduct,
     digest,
     make_config,
+    make_loop,
 )
 from tests.controller.memory_store import MemoryAnchor, MemoryPayloads, MemoryStore
 from tests.controller.virtual_time import now, run_virtually
@@ -186,6 +182,7 @@ class Report:
     batches: dict[int, list[int]] = field(default_factory=dict)
     """By step, the groups that trained it first."""
     held: list[str] = field(default_factory=list)
+    """For want of room."""
     failures: list[str] = field(default_factory=list)
     ended_at: int | None = None
     """Last step whose batch was consumed when an operator ended the run."""
@@ -216,9 +213,10 @@ class Simulation:
         self.events: list[Any] = []
         self.checkpoints: dict[int, str] = {0: "root-0"}
         self.trainer = SimulatedTrainer(self)
+        self.weight_sync = self.reward = self
+        self.validator = self if plan.validate_every else None
         self.ending, self.cancelled = asyncio.Event(), asyncio.Event()
         self.validations: dict[int, Validation] = {}
-        self.kept_step = 0
         self.is_dead = False
 
     async def pause(self) -> None:
@@ -271,7 +269,6 @@ class Simulation:
 
     async def _conduct(self, epoch: int) -> bool:
         fake: Any = self
-        reporter: Any = Reporter(self)
         pause = WritePause(
             self.config.run.hold_timeout,
             self.ending,
@@ -295,44 +292,21 @@ class Simulation:
             60.0,
         )
         try:
-            config = self.config
             route = Router(
                 fake,
                 connect=lambda address: fake.connect(address),
                 max_concurrency=self.rng.choice([2, 4, 100]),
-                patience=config.outage_timeout,
+                patience=self.config.outage_timeout,
                 on_lost=lambda name, reason: None,
                 on_back=lambda name: None,
                 on_busy=lambda name, start, end: None,
             )
-            prover = ProofCheck(fake, config.outage_timeout)
-            gate = FaultedGate(config, reporter.held, reporter.released)
-            scorer = Scorer(fake, gate, config)
-            loop = Loop(
-                config,
-                InMemory([cast(Any, PROMPTS)], [1], config.run.seed, config.data.shuffle),
-                ledger,
-                route,
-                GroupMaker(route, prover, config),
-                scorer,
-                prover,
-                cast(Any, self.trainer),
-                fake,
-                cast(Any, self) if self.plan.validate_every else None,
-                reporter,
-                self.ending,
-                self.cancelled,
-            )
-            self.loop = loop
-            version, pending, loop.saver.came_at = await replay(
-                ledger, cast(Any, self.trainer), config
-            )
-            if pending:
-                version = (await loop.train_pending(pending, version)).version
-            await loop.publish(version)
-            async with route.watching():
-                await loop.run()
-            await loop.saver.save()
+            prover = ProofCheck(fake, self.config.outage_timeout)
+            maker = GroupMaker(route, prover, self.config)
+            reporter = FakeReporter(self.events, self.validations)
+            self.loop = make_loop(self, ledger, route, prover, maker, reporter)
+            await conduct(self.loop)
+            await self.loop.saver.save()
         except ExceptionGroup as errors:
             raise first_error(errors) from None
         finally:
@@ -607,15 +581,6 @@ class SimulatedTrainer(FakeTrainer):
         await asyncio.shield(self.writing)
         self._fail_at_times(f"checkpoint of step {step}: a rank hangs")
         return f"checkpoints/step-{step:05d}"
-
-
-class Reporter(FakeReporter):
-    def __init__(self, world: Simulation) -> None:
-        super().__init__(world.events, world.validations)
-        self._world_reported = world.reported
-
-    def held(self, text: str, values: Any, by: str = "") -> None:
-        self._world_reported.held.append(text)
 
 
 @contextlib.contextmanager

@@ -9,20 +9,17 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from services.controller import server as controller
 from tests.controller.test_serve import STEPS, Pool, configure, serve
 from trimaran.ledger.anchor import ANCHOR_NAME, read_anchors
 from trimaran.ledger.check import Findings, check_ledger
 from trimaran.ledger.payloads.files import open_payloads
 from trimaran.run.context import RunContext
 from trimaran.run.folder import write_config
-from trimaran.run.network import LOOPBACK
 from trimaran.run.runs import RunState
 from trimaran.store import open_store
 
@@ -74,29 +71,6 @@ def back_up(folder: Path, copy: Path) -> None:
         assert store.stat().st_mode & 0o077 == 0, store
 
 
-async def conduct(folder: Path, pool: Pool, run: RunContext) -> None:
-    endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-    config = configure(folder, endpoints)
-    write_config(run.folder, config)
-    copy_store(folder / "nothing.sqlite", folder / "manager.sqlite")
-    try:
-        await asyncio.wait_for(controller.serve(config, run), 200)
-    finally:
-        await pool.stop()
-
-
-def run_with_copy(folder: Path, copy: Callable[[], None]) -> None:
-    """To its end; `copy` is called on a thread while step 3 trains and groups are generated."""
-    pool = Pool()
-
-    async def during_step(step: int) -> None:
-        if step == 3:
-            await asyncio.to_thread(copy)
-
-    pool.trainer.during_step = during_step
-    asyncio.run(conduct(folder, pool, RunContext.in_folder(folder / "run")))
-
-
 def verify(run: RunContext) -> Findings:
     async def body() -> Findings:
         store = await open_store(run.store_url)
@@ -114,7 +88,16 @@ def verify(run: RunContext) -> Findings:
 def test_a_copy_of_a_running_run_is_sound_and_goes_on_elsewhere(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     folder.mkdir()
-    run_with_copy(tmp_path, lambda: back_up(folder, elsewhere / "run"))
+    copy_store(tmp_path / "nothing.sqlite", tmp_path / "manager.sqlite")
+    pool = Pool()
+    write_config(folder, configure(tmp_path, {"controller": pool.controller}))
+
+    async def back_up_in_step_3(step: int) -> None:
+        if step == 3:  # while groups are generated
+            await asyncio.to_thread(back_up, folder, elsewhere / "run")
+
+    pool.trainer.during_step = back_up_in_step_3
+    asyncio.run(serve(tmp_path, pool))
     copy = RunContext.in_folder(elsewhere / "run")
     found = verify(copy)
     assert (found.faults, found.state.step, found.num_anchors) == ([], 2, 1)

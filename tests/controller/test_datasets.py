@@ -40,6 +40,12 @@ def write(path: Path, size: int, **columns: Any) -> str:
     return str(path)
 
 
+def write_vision(folder: Path) -> None:
+    """The facts of a model whose image tokens are 32 pixels square."""
+    vision = {"patch_size": 16, "spatial_merge_size": 2}
+    (folder / "config.json").write_text(json.dumps({"vision_config": vision}))
+
+
 def test_a_disk_that_hangs_is_reported_and_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,16 +98,14 @@ def test_images_are_prepared_for_the_runs_model(tmp_path: Path) -> None:
     data = {"train": path, "image_key": "image", "min_pixels": 1, "max_pixels": 4096}
     with pytest.raises(InputError, match="controller's host needs its config"):
         TrainingPrompts.open(configured(tmp_path, **data))
-    vision = {"patch_size": 16, "spatial_merge_size": 2}
-    (tmp_path / "config.json").write_text(json.dumps({"vision_config": vision}))
+    write_vision(tmp_path)
     prompt = asyncio.run(TrainingPrompts.open(configured(tmp_path, **data)).fetch(0))
     assert [size_of(image) for image in prompt.messages[0].images] == [(64, 64)]
 
 
 def test_a_row_with_too_many_images_is_refused_before_any_is_opened(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", 1, image=["missing.png"] * 5)
-    vision = {"patch_size": 16, "spatial_merge_size": 2}
-    (tmp_path / "config.json").write_text(json.dumps({"vision_config": vision}))
+    write_vision(tmp_path)
     config = configured(tmp_path, train=path, validation=path, image_key="image")
     message = r"a\.jsonl:1: 5 images; rollout\.limit_images is 4"
     for prompts in (TrainingPrompts.open(config), HeldOutPrompts.open(config)):
@@ -112,9 +116,8 @@ def test_a_row_with_too_many_images_is_refused_before_any_is_opened(tmp_path: Pa
 
 
 def with_vision(folder: Path, **rollout: Any) -> RunConfig:
-    """Of a model whose image tokens are 32 pixels square, and rows of two images of 27 x 27 of them."""
-    vision = {"patch_size": 16, "spatial_merge_size": 2}
-    (folder / "config.json").write_text(json.dumps({"vision_config": vision}))
+    """A row of two images of 27 x 27 image tokens each."""
+    write_vision(folder)
     (folder / "one.png").write_bytes(png(27 * 32, 27 * 32))
     path = write(folder / "a.jsonl", 1, image=["one.png"] * 2)
     tree = configured(folder, train=path, image_key="image").model_dump(mode="json")

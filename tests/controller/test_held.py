@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
-from services.controller import server as controller
-from tests.controller.test_serve import STEPS, Pool, configure
+from tests.controller.test_serve import STEPS, Pool, control
 from tests.tiny_disk import disk, empty
 from trimaran.clients import ControllerClient
 from trimaran.ledger.write_pause import HeldError
 from trimaran.run.context import RunContext
 from trimaran.run.events import is_last, watch_events
-from trimaran.run.network import LOOPBACK
 from trimaran.run.runs import Goal, RunEvent, RunState
 from trimaran.store import open_store
 
@@ -22,9 +19,7 @@ __all__ = ["disk"]
 OnHold = Callable[[ControllerClient], Awaitable[None]]
 
 
-def run(
-    tmp_path: Path, disk: Path | None, on_hold: OnHold, hold_timeout: float = 60
-) -> list[RunEvent]:
+def run(tmp_path: Path, disk: Path, on_hold: OnHold, hold_timeout: float = 60) -> list[RunEvent]:
     """To its end, with its payloads on `disk`. `on_hold` is called at each event of that kind."""
     (tmp_path / "run").mkdir(exist_ok=True)
     events: list[RunEvent] = []
@@ -44,15 +39,12 @@ def run(
 
     async def body() -> None:
         pool = Pool()
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        looking = asyncio.create_task(look(endpoints["controller"]))
-        more: dict[str, Any] = {"payloads": str(disk)} if disk else {}
-        config = configure(tmp_path, endpoints, hold_timeout=hold_timeout, **more)
-        try:
-            await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
-        finally:
-            await asyncio.wait_for(looking, 60)
-            await pool.stop()
+        looking = asyncio.create_task(look(pool.controller))
+        async with pool.serving() as endpoints:
+            try:
+                await control(tmp_path, endpoints, hold_timeout=hold_timeout, payloads=str(disk))
+            finally:
+                await asyncio.wait_for(looking, 60)
 
     try:
         asyncio.run(asyncio.wait_for(body(), 60))

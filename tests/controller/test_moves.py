@@ -6,11 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from services.controller import server as controller
-from tests.controller.test_serve import STEPS, Pool, configure
+from tests.controller.test_serve import STEPS, Pool, control, last_recorded
 from trimaran.run.context import RunContext
-from trimaran.run.network import LOOPBACK
-from trimaran.run.runs import Run, RunState, endpoints_key, run_from_tree, run_key
+from trimaran.run.runs import RunState, endpoints_key
 from trimaran.store import open_store
 
 
@@ -27,23 +25,12 @@ async def tell(run_folder: Path, endpoints: dict[str, Any]) -> None:
     await store.close()
 
 
-async def recorded(run_folder: Path) -> Run:
-    store = await open_store(RunContext.in_folder(run_folder).store_url)
-    record = await store.get(run_key(run_folder.name))
-    await store.close()
-    assert record
-    return run_from_tree(record.value)
-
-
 async def test_services_that_move_under_way_are_found_at_their_new_addresses(
     tmp_path: Path,
 ) -> None:
     """Reward, weight sync and both replicas; another controller comes with another trainer."""
     pool, run_folder = Pool(), tmp_path / "run"
-    run_folder.mkdir()
     moves: list[asyncio.Task[None]] = []
-    endpoints = await pool.start()
-    trainer = endpoints["trainer"][0]
 
     async def move() -> None:
         leaving = [server for server in pool.servers if server.address != trainer]
@@ -55,12 +42,12 @@ async def test_services_that_move_under_way_are_found_at_their_new_addresses(
             moves.append(asyncio.create_task(move()))
 
     pool.trainer.during_step = during
-    config = configure(tmp_path, {**endpoints, "controller": LOOPBACK.free_address()})
-    try:
-        await asyncio.wait_for(controller.serve(config, RunContext.in_folder(run_folder)), 60)
-    finally:
-        await asyncio.gather(*moves)
-        await pool.stop()
+    async with pool.serving() as endpoints:
+        trainer = endpoints["trainer"][0]
+        try:
+            await control(tmp_path, endpoints)
+        finally:
+            await asyncio.gather(*moves)
     assert moves
-    run = await recorded(run_folder)
+    run = (await last_recorded(tmp_path)).run
     assert (run.state, run.step) == (RunState.SUCCEEDED, STEPS)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from services.controller.router import DrainedError
-from tests.controller.fakes import RUN_ID, World, make_config, run
+from tests.controller.fakes import World, make_config, run
 from tests.controller.resuming.test_resume import cut_ledger, records, run_world
+from tests.controller.test_proofs import look_up
 from trimaran.errors import InputError, InternalError
-from trimaran.ledger.group_life import GroupLife, read_life
+from trimaran.ledger.group_life import GroupLife
 from trimaran.ledger.group_words import tell
-from trimaran.ledger.payloads.files import FolderPayloads
 from trimaran.ledger.records import (
     Committed,
     Consumed,
@@ -26,7 +26,6 @@ from trimaran.ledger.records import (
     encode,
 )
 from trimaran.ledger.scores import rewards_of, terms_of
-from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Completion,
     Faulted,
@@ -107,8 +106,7 @@ def test_a_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_life_of_a_group_is_shown(tmp_path: Path) -> None:
-    (tmp_path / RUN_ID).mkdir()
-    world = World(tmp_path / RUN_ID, make_config(run={"steps": 2}))
+    world = World(tmp_path, make_config(run={"steps": 2}))
 
     async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
         if number == 5 and attempt == 1:
@@ -116,7 +114,7 @@ def test_the_life_of_a_group_is_shown(tmp_path: Path) -> None:
 
     world.faults = faults
     run(world)
-    life = life_of(tmp_path / RUN_ID, 5)
+    life = asyncio.run(look_up(tmp_path, 5))
     assert [type(record) for record in life.records] == [Issued, Issued, Generated, Scored]
     assert life.step == 2
     tree = json.loads(json.dumps(life.tree()))
@@ -124,18 +122,7 @@ def test_the_life_of_a_group_is_shown(tmp_path: Path) -> None:
     rewards = [completion["reward"] for completion in tree["completions"]]
     assert rewards == tree["records"][3]["rewards"]
     with pytest.raises(InputError, match="knows no group 500"):
-        life_of(tmp_path / RUN_ID, 500)
-
-
-def life_of(folder: Path, group: int) -> GroupLife:
-    async def read() -> GroupLife:
-        store = SqliteStore(folder / "store.sqlite")
-        try:
-            return await read_life(store, FolderPayloads(folder / "payloads"), RUN_ID, group)
-        finally:
-            await store.close()
-
-    return asyncio.run(read())
+        asyncio.run(look_up(tmp_path, 500))
 
 
 def test_the_life_of_a_group_in_plain_words() -> None:

@@ -1,5 +1,6 @@
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,36 +19,27 @@ def live(step: int) -> PolicyVersion:
     return PolicyVersion("run", VersionId(0, step), f"root-{step}")
 
 
-def losses(*routings: Routing) -> list[tuple[str, str]]:
-    """What the router reports of replicas that it lost (with the fault) and that came back ("back"),
-    as it takes over one routing after the other."""
-    reported: list[tuple[str, str]] = []
-    unused: Any = None
-
-    async def follow() -> None:
-        router = Router(
-            unused,
-            unused,
-            8,
-            1.0,
-            on_lost=lambda name, fault: reported.append((name, fault)),
-            on_back=lambda name: reported.append((name, "back")),
-            on_busy=unused,
-        )
-        for routing in routings:
-            await router.update(routing)
-
-    asyncio.run(follow())
-    return reported
+def nothing(*_: object) -> None: ...
 
 
-def test_a_replica_that_is_only_behind_a_publication_is_not_lost() -> None:
-    assert not losses(
+def watched(*routings: Routing, on_lost: Callable[[str, str], None] = nothing) -> Router:
+    """Weight sync answers with these, the last one for ever."""
+    sync: Any = WeightSync(*routings)
+    client: Any = object()
+    return Router(sync, lambda address: client, 8, 1.0, on_lost, nothing, nothing, 0.01)
+
+
+async def test_a_replica_that_is_only_behind_a_publication_is_not_lost() -> None:
+    lost: list[str] = []
+    router = watched(on_lost=lambda name, reason: lost.append(name))
+    for routing in (
         Routing(live(1), (A, B)),
         Routing(live(2), (), {"a": "", "b": ""}),
         Routing(live(2), (A,), {"b": ""}),
         Routing(live(2), (A, B)),
-    )
+    ):
+        await router.update(routing)
+    assert not lost
 
 
 class WeightSync:
@@ -61,11 +53,8 @@ class WeightSync:
 
 
 def test_a_frozen_replica_is_left_behind_as_soon_as_weight_sync_gives_it_up() -> None:
-    client: Any = object()
     ended: list[str] = []
     faulty = Routing(live(1), (A,), {"b": "silent for 30 s"})
-
-    def nothing(*_: object) -> None: ...
 
     async def answer_after(seconds: float, name: str) -> str:
         try:
@@ -75,8 +64,7 @@ def test_a_frozen_replica_is_left_behind_as_soon_as_weight_sync_gives_it_up() ->
         return name
 
     async def scenario() -> None:
-        sync: Any = WeightSync(Routing(live(1), (A, B)), faulty)
-        router = Router(sync, lambda address: client, 8, 1.0, nothing, nothing, nothing, 0.01)
+        router = watched(Routing(live(1), (A, B)), faulty)
         await router.update(Routing(live(1), (A, B)))
         async with (
             router.watching(),
@@ -98,17 +86,12 @@ def test_a_frozen_replica_is_left_behind_as_soon_as_weight_sync_gives_it_up() ->
 
 
 def test_what_is_under_way_on_a_drained_replica_ends_and_that_is_no_fault() -> None:
-    client: Any = object()
     lost: list[str] = []
     drained = Routing(live(1), (A,), {}, frozenset({"b"}))
 
-    def nothing(*_: object) -> None: ...
-
     async def scenario() -> None:
-        sync: Any = WeightSync(Routing(live(1), (A, B)), drained)
-        router = Router(
-            *(sync, lambda address: client, 8, 1.0),
-            *(lambda name, reason: lost.append(name), nothing, nothing, 0.01),
+        router = watched(
+            Routing(live(1), (A, B)), drained, on_lost=lambda name, reason: lost.append(name)
         )
         await router.update(Routing(live(1), (A, B)))
         async with router.watching(), router.lease(1, {"a"}) as on_b:

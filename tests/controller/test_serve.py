@@ -5,7 +5,8 @@ import io
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -259,8 +260,8 @@ class Pool:
         self.restarts_at = 0
         """The step that the trainer holds behind that; 0: it is not started again."""
         self.exported: list[str] = []
-        self.controller = ""
-        """The address of the run's own."""
+        self.controller = LOOPBACK.free_address()
+        """Of the run."""
         self.hangs = False
         """Whether every answer hangs its checker."""
         self.heals = False
@@ -277,7 +278,7 @@ class Pool:
         ]
         self.replicas = [Replica(f"rollout-{i}", a) for i, a in enumerate(rollouts)]
         return {
-            "controller": "127.0.0.1:0",
+            "controller": self.controller,
             "rollout": rollouts,
             "reward": await self._serve(
                 reward_pb2.DESCRIPTOR,
@@ -306,6 +307,14 @@ class Pool:
 
     async def stop(self) -> None:
         await asyncio.gather(*(server.stop() for server in self.servers))
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[dict[str, Any]]:
+        """Their endpoints."""
+        try:
+            yield await self.start()
+        finally:
+            await self.stop()
 
 
 def configure(
@@ -350,6 +359,13 @@ async def put_goal(run_folder: Path, goal: Goal) -> None:
     await store.close()
 
 
+async def control(folder: Path, endpoints: dict[str, Any], **run: Any) -> None:
+    """A controller, to the run's end."""
+    (folder / "run").mkdir(exist_ok=True)
+    context = RunContext.in_folder(folder / "run")
+    await asyncio.wait_for(controller.serve(configure(folder, endpoints, **run), context), 200)
+
+
 async def serve(
     folder: Path,
     pool: Pool,
@@ -360,8 +376,6 @@ async def serve(
     """A whole run, watched from outside. `beside` is called at the first event that is `until`."""
     run_folder = folder / "run"
     run_folder.mkdir(exist_ok=True)
-    endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-    pool.controller = endpoints["controller"]
     events: list[RunEvent] = []
 
     async def follow() -> None:
@@ -372,14 +386,11 @@ async def serve(
 
     watcher = asyncio.create_task(follow())
     await asyncio.sleep(0)
-    try:
-        await asyncio.wait_for(
-            controller.serve(configure(folder, endpoints, **run), RunContext.in_folder(run_folder)),
-            60,
-        )
-    finally:
-        await asyncio.wait_for(watcher, 60)
-        await pool.stop()
+    async with pool.serving() as endpoints:
+        try:
+            await control(folder, endpoints, **run)
+        finally:
+            await asyncio.wait_for(watcher, 60)
     return events
 
 
@@ -489,18 +500,14 @@ def test_a_run_that_only_validates_trains_saves_and_exports_nothing(tmp_path: Pa
     assert "from_pretrained" not in reported
 
 
-def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("deterministic", "start"), [(False, 1), (True, 0)])
+def test_a_broken_stream_goes_on_from_what_had_arrived_or_is_made_again(
+    tmp_path: Path, deterministic: bool, start: int
+) -> None:
     pool = Pool()
-    asyncio.run(serve(tmp_path, pool))
+    asyncio.run(serve(tmp_path, pool, deterministic=deterministic))
     tries = [(attempt, starts) for number, attempt, starts in pool.starts if number == 1]
-    assert tries == [(1, {0: 0, 1: 0, 2: 0}), (2, {0: 1, 1: 0, 2: 0})]
-
-
-def test_in_a_deterministic_run_a_broken_stream_is_made_again(tmp_path: Path) -> None:
-    pool = Pool()
-    asyncio.run(serve(tmp_path, pool, deterministic=True))
-    tries = [(attempt, starts) for number, attempt, starts in pool.starts if number == 1]
-    assert tries == [(1, {0: 0, 1: 0, 2: 0}), (2, {0: 0, 1: 0, 2: 0})]
+    assert tries == [(1, {0: 0, 1: 0, 2: 0}), (2, {0: start, 1: 0, 2: 0})]
 
 
 def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
@@ -524,6 +531,17 @@ def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
     assert reported[2]["trimaran_step_reward_completion_mean",] >= 0
 
 
+async def last_recorded(folder: Path) -> RunEvent:
+    """The last event in the store, which the run's record agrees with."""
+    store = await open_store(RunContext.in_folder(folder / "run").store_url)
+    record = await store.get(run_key("run"))
+    [*_, last] = [e async for e in entries(store, events_stream("run"))]
+    await store.close()
+    event = event_from_tree(*last)
+    assert record and run_from_tree(record.value) == event.run
+    return event
+
+
 @pytest.mark.parametrize("may_pass", [False, True])
 async def test_a_failure_is_recorded_and_raised_and_what_may_pass_is_no_failure(
     tmp_path: Path, may_pass: bool
@@ -535,20 +553,11 @@ async def test_a_failure_is_recorded_and_raised_and_what_may_pass_is_no_failure(
             raise UnavailableError("its disk hangs") if may_pass else InputError("step 2 is odd")
 
     pool.trainer.during_step = fail
-    run = RunContext.in_folder(tmp_path / "run")
-    run.folder.mkdir()
-    endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-    with pytest.raises(TrimaranError) as caught:
-        await controller.serve(configure(tmp_path, endpoints), run)
-    await pool.stop()
+    async with pool.serving() as endpoints:
+        with pytest.raises(TrimaranError) as caught:
+            await control(tmp_path, endpoints)
     assert exit_code(caught.value) == (75 if may_pass else 2)
-    store = await open_store(run.store_url)
-    record = await store.get(run_key("run"))
-    assert record
-    [*_, last] = [e async for e in entries(store, events_stream("run"))]
-    await store.close()
-    event, recorded = event_from_tree(*last), run_from_tree(record.value)
-    assert recorded == event.run
+    event = await last_recorded(tmp_path)
     if may_pass:
         assert (event.kind, event.run.state) == (EventKind.PROCESS, RunState.RUNNING)
         assert "cannot go on: its disk hangs" in event.text
@@ -595,23 +604,13 @@ def test_a_model_that_finds_no_room_holds_the_run_at_its_end(tmp_path: Path) -> 
     assert pool.exported == ["model"]
 
 
-def test_a_model_of_an_earlier_step_is_not_the_run_s(tmp_path: Path) -> None:
+async def test_a_model_of_an_earlier_step_is_not_the_run_s(tmp_path: Path) -> None:
     """The trainer is started again at its end, and has loaded a checkpoint of step 3."""
     pool = Pool()
     pool.num_full_exports, pool.restarts_at = 1, 3
-    folder = tmp_path / "run"
-    folder.mkdir()
-
-    async def body() -> None:
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        try:
-            config = configure(tmp_path, endpoints)
-            await asyncio.wait_for(controller.serve(config, RunContext.in_folder(folder)), 60)
-        finally:
-            await pool.stop()
-
-    with pytest.raises(InternalError, match="the trainer was started again and holds step 3"):
-        asyncio.run(body())
+    async with pool.serving() as endpoints:
+        with pytest.raises(InternalError, match="the trainer was started again and holds step 3"):
+            await control(tmp_path, endpoints)
     assert pool.exported == []
 
 
@@ -635,28 +634,16 @@ async def test_a_frozen_controller_that_comes_back_writes_neither_events_nor_rec
             await thawed.wait()
 
     pool.trainer.during_step = freeze
-    run = RunContext.in_folder(tmp_path / "run")
-    run.folder.mkdir()
-    endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-    life = asyncio.create_task(controller.serve(configure(tmp_path, endpoints), run))
-    await asyncio.wait_for(frozen.wait(), 60)
-    events: list[RunEvent] = []
-    watcher = asyncio.create_task(watch(run.folder, events))
-    later = {**endpoints, "controller": LOOPBACK.free_address()}
-    await controller.serve(configure(tmp_path, later), run)
-    await watcher
-    thawed.set()
-    with pytest.raises(StaleEpochError):
-        await asyncio.wait_for(life, 60)
-    await pool.stop()
-    store = await open_store(run.store_url)
-    last, record = await store.last(events_stream("run")), await store.get(run_key("run"))
-    await store.close()
-    assert record
-    assert run_from_tree(record.value) == events[-1].run
-    events, last = events, last
-    assert (events[-1].kind, events[-1].run.state) == (EventKind.FINISHED, RunState.SUCCEEDED)
-    assert events[-1].sequence == last
+    async with pool.serving() as endpoints:
+        life = asyncio.create_task(control(tmp_path, endpoints))
+        await asyncio.wait_for(frozen.wait(), 60)
+        await control(tmp_path, {**endpoints, "controller": LOOPBACK.free_address()})
+        ended = await last_recorded(tmp_path)
+        thawed.set()
+        with pytest.raises(StaleEpochError):
+            await life
+    assert (ended.kind, ended.run.state) == (EventKind.FINISHED, RunState.SUCCEEDED)
+    assert await last_recorded(tmp_path) == ended
 
 
 @pytest.fixture
@@ -701,6 +688,7 @@ def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:
     async def cancel(step: int) -> None:
         async with ControllerClient(pool.controller, "run") as client:
             assert (await client.get_status()).running
+            await client.set_goal(Goal.PAUSE)
             await client.set_goal(Goal.CANCEL)
             status = await client.get_status()
             assert (status.goal, status.running, status.epoch) == (Goal.CANCEL, False, 1)
@@ -714,28 +702,21 @@ def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 1
 
 
-def test_a_stopped_run_resumes_from_its_ledger(tmp_path: Path) -> None:
-    async def first_life() -> None:
-        pool, arrived = Pool(), asyncio.Event()
+async def test_a_stopped_run_resumes_from_its_ledger(tmp_path: Path) -> None:
+    pool, arrived = Pool(), asyncio.Event()
 
-        async def hang(step: int) -> None:
-            if step == 3:
-                arrived.set()
-                await asyncio.Event().wait()
+    async def hang(step: int) -> None:
+        if step == 3:
+            arrived.set()
+            await asyncio.Event().wait()
 
-        pool.trainer.during_step = hang
-        (tmp_path / "run").mkdir()
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        life = asyncio.create_task(
-            controller.serve(configure(tmp_path, endpoints), RunContext.in_folder(tmp_path / "run"))
-        )
+    pool.trainer.during_step = hang
+    async with pool.serving() as endpoints:
+        life = asyncio.create_task(control(tmp_path, endpoints))
         await asyncio.wait_for(arrived.wait(), 60)
         life.cancel()  # as SIGTERM does
         with pytest.raises(asyncio.CancelledError):
             await life
-        await pool.stop()
-
-    asyncio.run(first_life())
     metrics = tmp_path / "run" / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
     kept = [line for line in lines if '"kind": "step", "step": 2' not in line]
@@ -751,7 +732,7 @@ def test_a_stopped_run_resumes_from_its_ledger(tmp_path: Path) -> None:
             assert live == (2 if step == 3 else None), "the run did not stand where it had stood"
 
     pool.trainer.during_step = note
-    events = asyncio.run(serve(tmp_path, pool))
+    events = await serve(tmp_path, pool)
     assert trained == [1, 2, 3, 4]  # 1 and 2 again from their payloads, 3 as it was consumed
     assert [event.run.step for event in events if event.kind == "step"] == [2, 3, 4]
     rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from services.controller import server as controller
-from tests.controller.test_serve import Pool, configure, serve
+from tests.controller.test_serve import Pool, control, serve
 from tests.redis_server import RedisServer
 from trimaran.errors import TrimaranError
 from trimaran.run.context import RunContext
-from trimaran.run.network import LOOPBACK
 from trimaran.run.runs import RunState
 from trimaran.store import open_store
 
@@ -24,7 +22,7 @@ def run_on(server: RedisServer, folder: Path) -> RunContext:
     return run
 
 
-def test_a_server_that_is_killed_and_comes_back_costs_the_run_time_only(
+async def test_a_server_that_is_killed_and_comes_back_costs_the_run_time_only(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
     run, pool, trained = run_on(redis_server, tmp_path), Pool(), list[int]()
@@ -37,22 +35,17 @@ def test_a_server_that_is_killed_and_comes_back_costs_the_run_time_only(
         )
 
     pool.trainer.during_step = die
-    events = asyncio.run(serve(tmp_path, pool))
+    events = await serve(tmp_path, pool)
     assert events[-1].run.state is RunState.SUCCEEDED
     assert trained == [1, 2, 3, 4]
     assert not (run.folder / "store.sqlite").exists()
 
-    async def read() -> int:
-        store = await open_store(run.store_url)
-        try:
-            return await store.last(f"ledger/{run.run_id}")
-        finally:
-            await store.close()
-
-    assert asyncio.run(read()) > 20
+    store = await open_store(run.store_url)
+    assert await store.last(f"ledger/{run.run_id}") > 20
+    await store.close()
 
 
-def test_a_server_that_lost_the_end_of_the_ledger_ends_the_run_and_is_named(
+async def test_a_server_that_lost_the_end_of_the_ledger_ends_the_run_and_is_named(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
     run_on(redis_server, tmp_path)
@@ -68,15 +61,7 @@ def test_a_server_that_lost_the_end_of_the_ledger_ends_the_run_and_is_named(
 
     pool.trainer.during_step = tear
 
-    async def body() -> None:
-        """Nothing watches: an event of the end cannot be written any more."""
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        run = RunContext.in_folder(tmp_path / "run")
-        try:
-            await asyncio.wait_for(controller.serve(configure(tmp_path, endpoints), run), 60)
-        finally:
-            await pool.stop()
-
-    with pytest.raises(TrimaranError, match="the store has gone back: it had acknowledged"):
-        asyncio.run(body())
+    async with pool.serving() as endpoints:  # nothing watches: no event can be written any more
+        with pytest.raises(TrimaranError, match="the store has gone back: it had acknowledged"):
+            await control(tmp_path, endpoints)
     assert trained == [1, 2]

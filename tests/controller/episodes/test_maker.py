@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import random
@@ -41,10 +40,7 @@ def make_world(folder: Path, **environment: Any) -> World:
 
 def run(world: World) -> list[ScoredGroup]:
     """All groups that were trained."""
-    try:
-        asyncio.run(world.run())
-    finally:
-        world.close()
+    fakes.run(world)
     return [scored for batch in world.trainer.batches for scored in batch.groups]
 
 

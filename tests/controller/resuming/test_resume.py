@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from services.controller.resuming.resume import DivergedError, open_groups
-from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
+from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config, run
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError
 from trimaran.ledger.anchor import ANCHOR_NAME
@@ -62,11 +62,7 @@ def run_world(
     world.trainer.num_busy, world.trainer.has_answer = num_busy, has_answer
     world.trainer.salt = salt
     world.trainer.nonfinite = lambda step: f"bad step {step}" if step in nonfinite else ""
-    try:
-        asyncio.run(asyncio.wait_for(world.run(), 120))
-    finally:
-        world.close()
-    return world
+    return run(world)
 
 
 def cut_ledger(source: Path, target: Path, num_records: int) -> None:
@@ -103,14 +99,9 @@ def test_every_crash_point_reaches_the_same_state(
     tmp_path: Path, max_lag: int, stride: int, bad: frozenset[int], sections: dict[str, Any]
 ) -> None:
     # A crash comes before the collection that the whole run did later.
-    run = {
-        "keep_payloads": "all",
-        "steps": 3,
-        "groups_per_step": 2,
-        "max_lag": max_lag,
-        "checkpoint_every": 2,
-    }
-    config = make_config(run={**run, "keep_checkpoints": 9, "deterministic": True}, **sections)
+    kept = {"keep_payloads": "all", "keep_checkpoints": 9, "checkpoint_every": 2}
+    lag = {"steps": 3, "groups_per_step": 2, "max_lag": max_lag, "deterministic": True}
+    config = make_config(run=kept | lag, **sections)
     (tmp_path / "whole").mkdir()
     whole = run_world(tmp_path / "whole", config, nonfinite=bad)
     rows = records(tmp_path / "whole")
@@ -135,7 +126,7 @@ def test_every_crash_point_reaches_the_same_state(
         assert published[0] >= len(committed), "published a version before the recorded one"
 
 
-def crash_after_step(folder: Path, config: RunConfig, step: int, copy: Path) -> None:
+def crash_after_step(folder: Path, step: int, copy: Path) -> None:
     place = next(
         i
         for i, r in enumerate(records(folder), 1)
@@ -144,10 +135,18 @@ def crash_after_step(folder: Path, config: RunConfig, step: int, copy: Path) -> 
     cut_ledger(folder, copy, place)
 
 
+def roots_of(folder: Path) -> dict[int, str]:
+    """By step."""
+    return {r.version.step: r.root for r in records(folder) if isinstance(r, Committed)}
+
+
+CONFIG = make_config(run={"steps": 3, "checkpoint_every": 100})
+
+
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     (tmp_path / "whole").mkdir()
-    run_world(tmp_path / "whole", make_config(run={"steps": 3, "checkpoint_every": 100}))
+    run_world(tmp_path / "whole", CONFIG)
     return tmp_path / "whole"
 
 
@@ -155,23 +154,22 @@ def test_a_deterministic_run_that_diverges_stops_and_shows_both_roots(
     finished: Path, tmp_path: Path
 ) -> None:
     config = make_config(run={"steps": 3, "checkpoint_every": 100, "deterministic": True})
-    crash_after_step(finished, config, 2, tmp_path / "crash")
-    recorded = next(r.root for r in records(finished) if isinstance(r, Committed))
+    crash_after_step(finished, 2, tmp_path / "crash")
+    recorded = roots_of(finished)[1]
     with pytest.raises(DivergedError, match=rf"step 1 has root \w+, recorded is {recorded}"):
         run_world(tmp_path / "crash", config, salt="another kernel")
 
 
 def test_otherwise_a_difference_opens_a_new_lineage(finished: Path, tmp_path: Path) -> None:
-    config = make_config(run={"steps": 3, "checkpoint_every": 100})
-    crash_after_step(finished, config, 2, tmp_path / "crash")
-    resumed = run_world(tmp_path / "crash", config, salt="another kernel")
+    crash_after_step(finished, 2, tmp_path / "crash")
+    resumed = run_world(tmp_path / "crash", CONFIG, salt="another kernel")
     state = resumed.ledger.state
     assert state.lineage == 1
     versions = [entry.version for entry in state.steps.values()]
     assert [(v.lineage, v.step) for v in versions if v] == [(1, 1), (1, 2), (1, 3)]
     assert state.steps[3].root == resumed.trainer.root
     # and a later resume compares with the new lineage's roots
-    again = run_world(tmp_path / "crash", config, salt="another kernel")
+    again = run_world(tmp_path / "crash", CONFIG, salt="another kernel")
     assert again.ledger.state.lineage == 1
     assert sum(isinstance(r, Branched) for r in records(tmp_path / "crash")) == 1
 
@@ -181,37 +179,31 @@ def test_a_trainer_that_lives_on_answers_the_batch_that_was_not_committed(
     finished: Path, tmp_path: Path, num_busy: int
 ) -> None:
     """Also when it is still about to make that version as the new controller asks."""
-    config = make_config(run={"steps": 3, "checkpoint_every": 100})
-    rows = records(finished)
+    rows, roots = records(finished), roots_of(finished)
     place = next(i for i, r in enumerate(rows, 1) if isinstance(r, Consumed) and r.step == 2)
     cut_ledger(finished, tmp_path / "crash", place)
-    roots = {r.version.step: r.root for r in rows if isinstance(r, Committed)}
-    resumed = run_world(tmp_path / "crash", config, {0: "root-0", 2: roots[2]}, num_busy=num_busy)
-    assert [e for e in resumed.events if e[0] in ("train", "live")][:2] == [
-        ("live", 2),
-        ("train", 3),
-    ]
+    resumed = run_world(tmp_path / "crash", CONFIG, {0: "root-0", 2: roots[2]}, num_busy=num_busy)
+    events = [e for e in resumed.events if e[0] in ("train", "live")]
+    assert events[:2] == [("live", 2), ("train", 3)]
     assert resumed.ledger.state.steps[2].root == roots[2]
 
 
+@pytest.mark.parametrize(
+    ("is_timed", "has_answer", "reported"),
+    [(False, True, [2]), (True, True, []), (False, False, [])],
+    ids=["before", "after", "restarted"],
+)
 def test_a_step_is_reported_whose_controller_died_before_it_reported_it(
-    finished: Path, tmp_path: Path
+    finished: Path, tmp_path: Path, is_timed: bool, has_answer: bool, reported: list[int]
 ) -> None:
     """The trainer lives on and has nothing to train again, but knows its answer."""
-    config = make_config(run={"steps": 3, "checkpoint_every": 100})
     rows = records(finished)
-    roots = {r.version.step: r.root for r in rows if isinstance(r, Committed)}
     timed = next(i for i, r in enumerate(rows, 1) if isinstance(r, Timed) and r.step == 2)
-    for name, place, has_answer, reported in (
-        ("before", timed - 1, True, [2]),
-        ("after", timed, True, []),
-        ("restarted", timed - 1, False, []),
-    ):
-        cut_ledger(finished, tmp_path / name, place)
-        checkpoints = {0: "root-0", 2: roots[2]}
-        resumed = run_world(tmp_path / name, config, checkpoints, has_answer=has_answer)
-        assert [event[1] for event in resumed.events if event[0] == "reported"] == reported
-        assert resumed.ledger.state.step == 3
+    cut_ledger(finished, tmp_path / "crash", timed - 1 + is_timed)
+    checkpoints = {0: "root-0", 2: roots_of(finished)[2]}
+    resumed = run_world(tmp_path / "crash", CONFIG, checkpoints, has_answer=has_answer)
+    assert [event[1] for event in resumed.events if event[0] == "reported"] == reported
+    assert resumed.ledger.state.step == 3
 
 
 @pytest.mark.parametrize(("every", "saved"), [(2, 2), (1, 2), (3, 3), (100, None)])
@@ -220,42 +212,36 @@ def test_a_checkpoint_whose_controller_died_is_recorded_also_where_steps_have_fo
 ) -> None:
     """By a trainer that lives on. It knows of the last save alone."""
     config = make_config(run={"steps": 3, "checkpoint_every": every})
-    crash_after_step(finished, config, 3, tmp_path / "crash")
-    roots = {r.version.step: r.root for r in records(finished) if isinstance(r, Committed)}
+    crash_after_step(finished, 3, tmp_path / "crash")
+    roots = roots_of(finished)
     world = World(tmp_path / "crash", config, {0: "root-0", 3: roots[3]})
     world.trainer.loaded = saved or 2
-    try:
-        loop = asyncio.run(asyncio.wait_for(world.run(), 120))
-    finally:
-        world.close()
-    assert loop.ledger.state.checkpoints == ([saved] if saved else [])
+    run(world)
+    assert world.ledger.state.checkpoints == ([saved] if saved else [])
     reported = [event for event in world.events if event[0] in ("saved", "checkpoint failed")]
     assert reported == ([("saved", saved, roots[saved])] if saved else [])
 
 
 def test_a_trainer_ahead_of_the_ledger_is_refused(finished: Path, tmp_path: Path) -> None:
-    config = make_config(run={"steps": 3, "checkpoint_every": 100})
-    crash_after_step(finished, config, 1, tmp_path / "crash")
+    crash_after_step(finished, 1, tmp_path / "crash")
     with pytest.raises(OutOfOrderError, match="stands at step 3, but the ledger ends at step 1"):
-        run_world(tmp_path / "crash", config, {0: "root-0", 3: "x"})
+        run_world(tmp_path / "crash", CONFIG, {0: "root-0", 3: "x"})
     (tmp_path / "new").mkdir()
     with pytest.raises(OutOfOrderError, match="ledger is empty"):
-        run_world(tmp_path / "new", config, {0: "root-0", 3: "x"})
+        run_world(tmp_path / "new", CONFIG, {0: "root-0", 3: "x"})
 
 
 def test_a_checkpoint_that_has_seen_more_of_the_ledger_is_believed(
     finished: Path, tmp_path: Path
 ) -> None:
     """The store and the run folder went back together; the checkpoint did not."""
-    config = make_config(run={"steps": 3, "checkpoint_every": 100})
-    crash_after_step(finished, config, 2, tmp_path / "crash")
-    world = World(tmp_path / "crash", config)
+    crash_after_step(finished, 2, tmp_path / "crash")
+    world = World(tmp_path / "crash", CONFIG)
     last = world.ledger.durable.records
     world.trainer.ledger = LedgerEnd(last + 2, "9c41")
     missing = rf"records {last + 1} to {last + 2} are missing: .* the trainer's newest checkpoint"
     with pytest.raises(LedgerError, match=missing):
-        asyncio.run(world.run())
-    world.close()
+        run(world)
 
 
 @pytest.mark.parametrize(("max_lag", "reused"), [(0, []), (1, [3, 5]), (2, [3, 4, 5])])
@@ -292,8 +278,8 @@ def test_scored_groups_are_reused_only_within_the_lag(
 
 
 def test_payloads_are_kept_back_to_the_oldest_kept_checkpoint(tmp_path: Path) -> None:
-    run = {"steps": 6, "groups_per_step": 2, "checkpoint_every": 2, "keep_checkpoints": 2}
-    world = run_world(tmp_path, make_config(run=run))
+    kept = {"steps": 6, "groups_per_step": 2, "checkpoint_every": 2, "keep_checkpoints": 2}
+    world = run_world(tmp_path, make_config(run=kept))
     left = {path.name for path in (tmp_path / "payloads").iterdir()}
     state = world.ledger.state
     assert state.checkpoints == [4, 6]

@@ -50,7 +50,7 @@ def test_a_run_that_branched_is_compared_with_its_last_roots(tmp_path: Path) -> 
     (tmp_path / "whole").mkdir()
     config = make_config(run=RUN)
     run_world(tmp_path / "whole", config)
-    crash_after_step(tmp_path / "whole", config, 2, tmp_path / "crash")
+    crash_after_step(tmp_path / "whole", 2, tmp_path / "crash")
     run_world(tmp_path / "crash", config, salt="another kernel")
     again = asyncio.run(replay(tmp_path / "crash", salt="another kernel"))
     assert again == [(1, True), (2, True), (3, True)]

@@ -10,6 +10,7 @@ from services.controller.validation.validation import FIRST_NUMBER, Validation, 
 from services.manager.run_data.results import validation_samples
 from tests.controller.fakes import PROMPTS, make_config
 from tests.episode_in_words import EPISODE, WORDS
+from trimaran.config import RunConfig
 from trimaran.data.prompts import UnusableImageError
 from trimaran.ledger.episode_words import tell_episode
 from trimaran.ledger.write_pause import WritePause
@@ -60,18 +61,22 @@ class HeldOut(list[Prompt]):
         return self[index]
 
 
-def held_out(prompts: list[Prompt]) -> Any:
-    return HeldOut(prompts)
-
-
-def validate(folder: Path, prompts: list[Prompt], num_samples: int) -> tuple[Validation, Any]:
-    maker: Any = FakeMaker()
-    validator = Validator(held_out(prompts), maker, maker, CONFIG, folder, WritePause(timeout=0))
-    return asyncio.run(validator.validate(5, num_samples)), maker
+def validate(
+    folder: Path,
+    prompts: list[Prompt],
+    num_samples: int,
+    maker: FakeMaker | None = None,
+    config: RunConfig = CONFIG,
+) -> Validation:
+    fake: Any = maker or FakeMaker()
+    held_out: Any = prompts if isinstance(prompts, HeldOut) else HeldOut(prompts)
+    validator = Validator(held_out, fake, fake, config, folder, WritePause(timeout=0))
+    return asyncio.run(validator.validate(5, num_samples))
 
 
 def test_reward_is_the_mean_reward_over_what_was_scored(tmp_path: Path) -> None:
-    validation, maker = validate(tmp_path, PROMPTS[:4], 4)
+    maker = FakeMaker()
+    validation = validate(tmp_path, PROMPTS[:4], 4, maker)
     assert (validation.greedy, validation.sampled, validation.num_skipped) == (2 / 3, 6 / 11, 1)
     numbers = [number for number, _, _ in maker.calls]
     assert len(set(numbers)) == len(numbers) == 8
@@ -104,12 +109,8 @@ def test_an_episode_lies_there_turn_by_turn_and_is_read_again(tmp_path: Path) ->
         async def generate(self, number: int, prompt: Prompt, sampling: Sampling) -> Group:
             return Group(number, 1, prompt, (1,), (EPISODE,))
 
-    maker: Any = Episodes()
     config = make_config(validation={"logged": 1}, metrics={"sinks": ["wandb"]})
-    validator = Validator(
-        held_out(PROMPTS[:1]), maker, maker, config, tmp_path, WritePause(timeout=0)
-    )
-    validation = asyncio.run(validator.validate(5, 0))
+    validation = validate(tmp_path, PROMPTS[:1], 0, Episodes(), config)
     [sample], _ = validation_samples(tmp_path, 5, 10)
     assert sample.episode and tuple(tell_episode(sample.episode)) == WORDS
     shown = "\n".join(describe_sample(sample, full=False))
@@ -126,27 +127,18 @@ def test_a_prompt_without_its_image_is_skipped_and_none_is_kept_with_one(tmp_pat
             message = replace(prompt.messages[0], images=(b"png",))
             return replace(prompt, messages=(message,))
 
-    maker: Any = FakeMaker()
     seen: list[tuple[bytes, ...]] = []
-    generate = maker.generate
 
-    async def generating(number: int, prompt: Prompt, sampling: Sampling) -> Group:
-        seen.append(prompt.messages[0].images)
-        return await generate(number, prompt, sampling)
+    class Looking(FakeMaker):
+        async def generate(self, number: int, prompt: Prompt, sampling: Sampling) -> Group:
+            seen.append(prompt.messages[0].images)
+            return await super().generate(number, prompt, sampling)
 
-    maker.generate = generating
-    prompts: Any = Images(PROMPTS[:3])
-    validator = Validator(prompts, maker, maker, make_config(), tmp_path, WritePause(timeout=0))
-    validation = asyncio.run(validator.validate(5, 4))
+    validation = validate(tmp_path, Images(PROMPTS[:3]), 4, Looking())
     assert (validation.greedy, validation.num_skipped) == (1.0, 1)
     assert seen == [(b"png",)] * 4
     rows = (tmp_path / "samples" / "step-00005.jsonl").read_text().splitlines()
     assert json.loads(rows[1])["completions"] == []
-
-
-def found(config: Any, maker: Any, prompts: Any, folder: Path, num_samples: int) -> Validation:
-    validator = Validator(prompts, maker, maker, config, folder, WritePause(timeout=0))
-    return asyncio.run(validator.validate(5, num_samples))
 
 
 def test_each_task_and_source_has_its_own_numbers(tmp_path: Path) -> None:
@@ -155,7 +147,7 @@ def test_each_task_and_source_has_its_own_numbers(tmp_path: Path) -> None:
         replace(prompt, extras={"data_source": source} if source else {})
         for prompt, source in zip(PROMPTS[:3], sources, strict=True)
     ]
-    values = found(CONFIG, FakeMaker(), held_out(prompts), tmp_path, 4).values()
+    values = validate(tmp_path, prompts, 4).values()
     assert values["validation/greedy_correct/share"] == 2 / 3
     assert values["validation/task/add/pass_at/1"] == 0.5  # p:0: 1 1 x x
     assert values["validation/task/add/majority_at/4"] == 0.5
@@ -171,7 +163,7 @@ def test_correct_is_what_the_run_says(tmp_path: Path) -> None:
         reward={"rules": {"style": {"rule": "format"}, "math": {"rule": "exact_match"}}},
         validation={"correct_by": ["style", "math"], "correct_from": 2},
     )
-    values = found(config, FakeMaker(), held_out(PROMPTS[:1]), tmp_path, 0).values()
+    values = validate(tmp_path, PROMPTS[:1], 0, config=config).values()
     assert values["validation/greedy_correct/share"] == 0.0
 
 
@@ -179,7 +171,7 @@ def test_samples_are_drawn_as_the_validation_says(tmp_path: Path) -> None:
     section = {"temperature": 0.2, "top_p": 0.7, "max_tokens": 64}
     config = make_config(rollout={"temperature": 0.9}, validation=section)
     maker = FakeMaker()
-    found(config, maker, held_out(PROMPTS[:1]), tmp_path, 4)
+    validate(tmp_path, PROMPTS[:1], 4, maker, config)
     greedy, sampled = [sampling for _, _, sampling in maker.calls]
     assert (greedy.temperature, greedy.max_tokens, greedy.top_p) == (0.0, 64, 1.0)
     assert (sampled.temperature, sampled.max_tokens, sampled.top_p) == (0.2, 64, 0.7)
@@ -187,9 +179,9 @@ def test_samples_are_drawn_as_the_validation_says(tmp_path: Path) -> None:
 
 def test_the_first_greedy_answers_are_shown_the_same_each_time(tmp_path: Path) -> None:
     config = make_config(metrics={"sinks": ["wandb"]}, validation={"logged": 2})
-    validation = found(config, FakeMaker(), held_out([PROMPTS[8], *PROMPTS[:3]]), tmp_path, 4)
+    validation = validate(tmp_path, [PROMPTS[8], *PROMPTS[:3]], 4, config=config)
     # The first of all was skipped; p:1 is none of the first two.
     assert validation.answers == (
         AnswerRow(5, "p:0", "add", "0 + 1?", "1", "1", 1.0, {"math": 1.0}),
     )
-    assert found(CONFIG, FakeMaker(), held_out(PROMPTS[:3]), tmp_path, 4).answers == ()
+    assert validate(tmp_path, PROMPTS[:3], 4).answers == ()
