@@ -66,7 +66,7 @@ MUTATIONS = (
         "            async with self._publishing:\n                self._check_epoch(caller)\n",
         "            async with self._publishing:\n",
         (
-            "tests/weight_sync/test_fencing.py"
+            "tests/weight_sync/test_takeover.py"
             "::test_a_publication_that_waits_for_its_turn_ends_with_its_controllers_epoch",
         ),
         Drive("replace the controller, stage", "instead of StaleEpochError"),
@@ -535,7 +535,7 @@ MUTATIONS = (
         '        return await self._store.next_epoch(f"{self._key}/groups")\n',
         "        return self._slot + 1\n",
         (
-            "tests/weight_sync/test_fencing.py"
+            "tests/weight_sync/test_takeover.py"
             "::test_the_number_of_a_transfer_group_is_never_given_twice_also_after_a_restart",
         ),
     ),

@@ -149,8 +149,10 @@ def started(
     receivers: int = 1,
     config: WeightSyncSection = CONFIG,
     relay: Callable[[], RelayCarrier] = RelayCarrier,
+    holding: Snapshot | None = None,
 ):
-    """Lists of both; closed in the end. `relay` makes each receiver's relay carrier."""
+    """Lists of both; closed in the end. `relay` makes each receiver's relay carrier; `holding`: what
+    every sender holds."""
     ends = [WeightSender(CPU, 0, config) for _ in range(senders)]
     others = [
         WeightReceiver(
@@ -162,6 +164,8 @@ def started(
     try:
         for end in (*ends, *others):
             end.start()
+        for end in ends:
+            end.hold(holding)
         yield ends, others
     finally:
         for end in (*ends, *others):

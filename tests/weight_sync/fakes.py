@@ -62,8 +62,8 @@ class FakeReplica:
 
     name: str
     stage: str = "ok"
-    """ok, gone, silent, broken (a transfer error of its own), torn (only in a group), wrong
-    (another root) or stale (refuses every delta)."""
+    """ok, gone, silent, broken (a transfer error of its own), torn (only in a group) or wrong
+    (another root)."""
     commit: str = "ok"
     """ok, gone or silent."""
     proof: str = "ok"
@@ -131,7 +131,7 @@ class World:
     keepers: list[str] = field(default_factory=list)
     """Who was asked to keep the live version's copy, one a stage."""
     hooks: dict[str, Hook] = field(default_factory=dict)
-    """What else happens, by name: "stage", "abort" and "read back" before a replica does it,
+    """What else happens, by name: "stage", "commit", "abort" and "read back" before a replica does it,
     "staged" after it has staged."""
     points_left: int | None = None
     """Awaited points until the coordinator's process is gone; None for never."""
@@ -165,7 +165,7 @@ class World:
         behaviors = {member.stage for member in self.groups[group_id]}
         if "silent" in behaviors:
             await asyncio.sleep(timeout)
-        if behaviors & {"gone", "silent", "broken", "torn", "stale"}:
+        if behaviors & {"gone", "silent", "broken", "torn"}:
             raise TransferError("connection closed by a peer")
 
     async def hook(self, what: str, process: FakeReplica, version: VersionId) -> None:
@@ -290,7 +290,7 @@ class FakeRollout:
         patched = "a delta " if delta else ""
         if delta:
             held = process.loaded and process.loaded.root
-            if process.stage == "stale" or held != delta.base_root:
+            if held != delta.base_root:
                 raise OutOfOrderError(f"{process.name} holds {held}")
         if isinstance(source, CollectiveSource):
             assert source.group.rendezvous
@@ -309,8 +309,9 @@ class FakeRollout:
         return f"{patched}from {self.world.relay(version, source.peers)}"
 
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:
-        await self.world.point()
         process = self.process
+        await self.world.hook("commit", process, version.version)
+        await self.world.point()
         self._check(process.commit)
         if process.commit == "silent":
             await asyncio.sleep(3600)

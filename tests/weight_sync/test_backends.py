@@ -1,6 +1,5 @@
 """The nccl and hccl branches against recorded facts, and the path through device buckets on gloo."""
 
-import importlib
 import json
 import sys
 import threading
@@ -29,12 +28,11 @@ GROUP = TransferGroup(7, "nonce", 3, "127.0.0.1:1")
 STORE: Any = "store"
 
 
-class Options:
-    pass
-
-
 class FakeProcessGroup:
-    Options = Options
+    """Of either library."""
+
+    class Options:
+        pass
 
     def __init__(self, store, rank, size, options):
         self.arguments = {"store": store, "rank": rank, "size": size, "options": options}
@@ -43,13 +41,9 @@ class FakeProcessGroup:
     def shutdown(self):
         self.events.append("shutdown")
 
-
-class FakeHccl(FakeProcessGroup):
     def abort_hccl_comm(self, reason):
         self.events.append("abort_hccl_comm")
 
-
-class FakeNccl(FakeProcessGroup):
     def abort(self):
         self.events.append("abort")
 
@@ -57,14 +51,11 @@ class FakeNccl(FakeProcessGroup):
 def test_hccl_is_made_as_torch_npu_makes_it(monkeypatch):
     facts = FACTS["npu"]["process_group"]
     module_name, _, class_name = facts["class"].rpartition(".")
-    module = types.ModuleType(module_name)
-    setattr(module, class_name, FakeHccl)
     parents = module_name.split(".")
-    for depth in range(1, len(parents)):
+    for depth in range(1, len(parents) + 1):
         name = ".".join(parents[:depth])
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, module_name, module)
-    assert importlib.import_module(module_name) is module
+    monkeypatch.setattr(sys.modules[module_name], class_name, FakeProcessGroup, raising=False)
 
     made = MAKE_PROCESS_GROUP["hccl"](STORE, 1, GROUP, "127.0.0.1", timedelta(seconds=5))
     assert list(made.arguments) == facts["arguments"]
@@ -80,7 +71,7 @@ def test_hccl_is_made_as_torch_npu_makes_it(monkeypatch):
 
 def test_nccl_outlives_our_deadline(monkeypatch):
     """Our own deadline must come before that of its watchdog."""
-    monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", FakeNccl, raising=False)
+    monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", FakeProcessGroup, raising=False)
     made = MAKE_PROCESS_GROUP["nccl"](STORE, 2, GROUP, "127.0.0.1", timedelta(seconds=5))
     assert made.arguments["options"]._timeout > timedelta(minutes=1)
     end_process_group("nccl", made, abort=True)

@@ -48,6 +48,21 @@ def delta_of(snapshot) -> Delta:
     return snapshot.delta.describe(blocks_of(snapshot))
 
 
+def follow(sender, live, values=None):
+    """The version after `live`, which the sender holds with its delta."""
+    following = snapshot_of(values or make_values(2), reuse=live, keep_delta=True)
+    sender.hold(following)
+    return following
+
+
+def by_delta(sender, following) -> RelaySource:
+    return by_relay(following, sender.peer, delta=delta_of(following))
+
+
+def shared_by_delta(following, owner) -> RelaySource:
+    return replace(shared(following, owner), delta=delta_of(following))
+
+
 def number_of(shadow) -> int:
     return os.stat(shadow.path).st_ino
 
@@ -103,8 +118,7 @@ def test_while_a_neighbour_is_late_the_owner_writes_elsewhere(ends, way):
     before = live.buffer.clone()
     changed = {name: value.clone() for name, value in make_values(1).items()}
     changed["norm"][2] = 7.0
-    following = snapshot_of(changed, reuse=live, keep_delta=True)
-    sender.hold(following)
+    following = follow(sender, live, changed)
     delta = delta_of(following) if way == "delta" else None
     source = by_relay(following, sender.peer, delta=delta)
     stage(owner, following, source, step=2, keep_held=way == "kept beside")
@@ -118,10 +132,8 @@ def test_a_delta_is_undone_beside_what_a_neighbour_reads(ends):
     live = snapshot_of(make_values(1))
     before = live.buffer.clone()
     take_from_memory(owner, live)
-    following = snapshot_of(make_values(2), reuse=live, keep_delta=True)
-    sender.hold(following)
-    delta = delta_of(following)
-    stage(owner, following, by_relay(following, sender.peer, delta=delta), step=2, attempt="x")
+    following = follow(sender, live)
+    stage(owner, following, by_delta(sender, following), step=2, attempt="x")
     borrow(neighbour, following, owner, step=2)
     owner.discard(NEXT, "x")
     assert torch.equal(owner.held.shadow.buffer, before)
@@ -138,11 +150,10 @@ def test_a_neighbour_knows_what_a_delta_has_changed(ends, num_changed, monkeypat
     changed = {name: value.clone() for name, value in make_values(1).items()}
     changed["embed"].view(-1)[:num_changed] += 1
     changed["proj"][1, 3] = 9.0
-    following = snapshot_of(changed, reuse=live, keep_delta=True)
-    sender.hold(following)
-    stage(owner, following, by_relay(following, sender.peer, delta=delta_of(following)), step=2)
-    reported = replace(shared(following, owner), delta=delta_of(following))
-    assert stage(neighbour, following, reported, step=2).path == ""
+    following = follow(sender, live, changed)
+    stage(owner, following, by_delta(sender, following), step=2)
+    found = stage(neighbour, following, shared_by_delta(following, owner), step=2)
+    assert found.path == ""
     own, found = (
         list(one.staged.shadow.changes.tensors(following.manifest.tensors))
         for one in (owner, neighbour)
@@ -161,8 +172,7 @@ def test_without_the_pieces_a_neighbour_loads_everything(ends, caplog):
     take_from_memory(owner, live)
     following = snapshot_of(make_values(2), reuse=live, keep_delta=True)
     stage(owner, following, from_memory(following), step=2)
-    reported = replace(shared(following, owner), delta=delta_of(following))
-    stage(neighbour, following, reported, step=2)
+    stage(neighbour, following, shared_by_delta(following, owner), step=2)
     assert holds(neighbour, following) and neighbour.staged.shadow.changes is None
     assert "is loaded whole: relay: no peer is left" in caplog.text
 
@@ -171,17 +181,15 @@ def test_a_stage_that_is_cut_off_gives_back_what_it_has_borrowed(ends, monkeypat
     sender, owner, neighbour = ends
     live = snapshot_of(make_values(1))
     take_from_memory(owner, live)
-    following = snapshot_of(make_values(2), reuse=live, keep_delta=True)
-    sender.hold(following)
-    stage(owner, following, by_relay(following, sender.peer, delta=delta_of(following)), step=2)
+    following = follow(sender, live)
+    stage(owner, following, by_delta(sender, following), step=2)
 
     def cut_off(intake):
         raise RuntimeError("the end")
 
     monkeypatch.setattr(receiver_module, "fetch_pieces", cut_off)
-    reported = replace(shared(following, owner), delta=delta_of(following))
     with pytest.raises(RuntimeError, match="the end"):
-        stage(neighbour, following, reported, step=2)
+        stage(neighbour, following, shared_by_delta(following, owner), step=2)
     assert owner.staged.shadow.claim()
 
 

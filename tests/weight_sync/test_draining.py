@@ -1,6 +1,7 @@
 """A replica that deregisters leaves routing at once, and transfer groups between two publications."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 from tests.weight_sync.fakes import RUN
 from tests.weight_sync.test_coordinator import (
@@ -26,10 +27,9 @@ async def test_a_drained_replica_is_routable_and_staged_no_more(world, tmp_path)
     assert "open 2 for 2" in world.events
 
 
-async def test_one_that_is_drained_in_a_publication_stays_in_its_group_to_the_end(
-    world,
-    tmp_path,
-):
+@asynccontextmanager
+async def draining(world, folder):
+    """ "b" is drained while it stages version 2, until `go_on` is set."""
     staging, go_on = asyncio.Event(), asyncio.Event()
 
     async def hold(name, version):
@@ -37,17 +37,22 @@ async def test_one_that_is_drained_in_a_publication_stays_in_its_group_to_the_en
             staging.set()
             await go_on.wait()
 
-    async with joined(world, tmp_path, "ab") as coordinator:
+    async with joined(world, folder, "ab") as coordinator:
         world.hooks["stage"] = hold
         publishing = asyncio.create_task(publish(coordinator, world, 2))
         await staging.wait()
         leaving = asyncio.create_task(coordinator.deregister(RUN, "b", 1))
         await until(lambda: coordinator.routing().drained == {"b"})
+        yield coordinator, leaving, go_on
+        await publishing
+
+
+async def test_one_that_is_drained_in_a_publication_stays_in_its_group_to_the_end(world, tmp_path):
+    async with draining(world, tmp_path) as (coordinator, leaving, go_on):
         assert names(coordinator) == ["a"]
         await asyncio.sleep(0.05)
         assert not leaving.done()
         go_on.set()
-        await publishing
         await leaving
         assert not coordinator.routing().unroutable
     # No transfer broke.
@@ -55,22 +60,9 @@ async def test_one_that_is_drained_in_a_publication_stays_in_its_group_to_the_en
 
 
 async def test_one_that_waits_no_longer_is_gone_all_the_same(world, tmp_path):
-    staging, go_on = asyncio.Event(), asyncio.Event()
-
-    async def hold(name, version):
-        if version.step == 2:
-            staging.set()
-            await go_on.wait()
-
-    async with joined(world, tmp_path, "ab") as coordinator:
-        world.hooks["stage"] = hold
-        publishing = asyncio.create_task(publish(coordinator, world, 2))
-        await staging.wait()
-        leaving = asyncio.create_task(coordinator.deregister(RUN, "b", 1))
-        await until(lambda: coordinator.routing().drained == {"b"})
+    async with draining(world, tmp_path) as (coordinator, leaving, go_on):
         leaving.cancel()
         go_on.set()
-        await publishing
         await until(lambda: coordinator._pool.members.find("b") is None)
 
 

@@ -16,8 +16,6 @@ from tests.weight_sync.ends import (
 from trimaran.errors import TransferError
 from trimaran.types import VersionId
 from weights.memory.free_memory import FreeMemory
-from weights.memory.host_memory import MemoryReader
-from weights.memory.shadow import open_shadow
 from weights.receiving import receiver as receiver_module
 
 
@@ -70,22 +68,6 @@ def test_a_discarded_stage_leaves_the_live_version_to_be_had(ends, seed):
     assert keeper.held.version.version == VersionId(0, 1)
     stage(joiner, live, by_relay(live, keeper.peer))
     assert holds(joiner, live)
-
-
-def test_two_shadows_take_turns(ends):
-    """And the workers of an engine keep both mapped; one more would be memory that leaks."""
-    keeper, _ = ends
-    places, mapped, reader = set(), set(), MemoryReader()
-    for step in range(1, 7):
-        snapshot = make_snapshot(step)
-        stage(keeper, snapshot, from_memory(snapshot), step=step, keep_held=True)
-        shadow = keeper.staged.shadow
-        tensors = dict(open_shadow(shadow.path, shadow.description(), reader))
-        assert torch.equal(tensors["norm"], dict(shadow.tensors())["norm"])
-        places.add(shadow.buffer.data_ptr())
-        mapped.add(tensors["norm"].data_ptr())
-        keeper.keep(VersionId(0, step))
-    assert len(places) == len(mapped) == 2
 
 
 def test_without_room_for_a_second_shadow_the_live_version_is_written_over(ends, monkeypatch):

@@ -41,8 +41,8 @@ async def catch_up_after_a_fault(coordinator: Coordinator, world: World) -> list
     return tried
 
 
-async def test_who_is_overtaken_by_a_version_takes_part_in_the_next_one(tmp_path):
-    async with running(world := World(), tmp_path) as coordinator:
+async def test_who_is_overtaken_by_a_version_takes_part_in_the_next_one(world, tmp_path):
+    async with running(world, tmp_path) as coordinator:
         tried = await catch_up_after_a_fault(coordinator, world)
         await publish(coordinator, world, 3)
         assert "b stages 0.3" not in " ".join(world.events)
@@ -52,8 +52,8 @@ async def test_who_is_overtaken_by_a_version_takes_part_in_the_next_one(tmp_path
         assert tried == [2, 3]
 
 
-async def test_who_is_overtaken_in_the_pause_after_its_fault_does_not_take_part(tmp_path):
-    async with joined(world := World(), tmp_path, "ab", first_retry=3600) as coordinator:
+async def test_who_is_overtaken_in_the_pause_after_its_fault_does_not_take_part(world, tmp_path):
+    async with joined(world, tmp_path, "ab", first_retry=3600) as coordinator:
         # A read-back that ends behind the report would prove it again.
         reading = {"sample", "catch-up of b"}
         await until(lambda: not reading & {task.get_name() for task in asyncio.all_tasks()})

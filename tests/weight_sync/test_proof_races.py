@@ -10,7 +10,6 @@ from tests.weight_sync.fakes import (
     CALLER,
     RUN,
     CrashError,
-    World,
     manifest_of,
     version_of,
 )
@@ -144,10 +143,8 @@ async def test_a_fault_that_was_recorded_by_half_is_listed_in_full_when_it_is_fo
     await store.close()
 
 
-async def test_the_versions_before_a_fault_that_a_sample_has_found_are_tainted(tmp_path):
+async def test_the_versions_before_a_fault_that_a_sample_has_found_are_tainted(world, tmp_path):
     """The engine takes block 2 wrong from 0.3 on; nothing reads it before 0.4."""
-    world = World()
-
     async with joined(world, tmp_path, "ab", config=sampling(1.0)) as coordinator:
         await publish_all(coordinator, world, 2)
         versions = [VersionId(0, step) for step in (2, 3, 4)]
@@ -165,22 +162,30 @@ async def test_the_versions_before_a_fault_that_a_sample_has_found_are_tainted(t
         assert faulty == {(3, "b"), (4, "b")}
 
 
-async def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_off(
-    tmp_path, monkeypatch
-):
-    """The replica's tokens of that version wait for their batch, and are refused there."""
-    world = World()
-    saved = VersionLedger.save_proofs
-
+def hold_up(monkeypatch, name, when=lambda *_: True) -> tuple[asyncio.Event, asyncio.Event]:
+    """The ledger's first call of that name has begun, and may go on."""
+    call = getattr(VersionLedger, name)
     begun, go = asyncio.Event(), asyncio.Event()
 
-    async def save_late(ledger, proofs, right=()):
-        if any(one.fault for one in proofs):
+    async def late(ledger, *arguments):
+        if not begun.is_set() and when(*arguments):
             begun.set()
             await go.wait()
-        await saved(ledger, proofs, right)
+        return await call(ledger, *arguments)
 
-    monkeypatch.setattr(VersionLedger, "save_proofs", save_late)
+    monkeypatch.setattr(VersionLedger, name, late)
+    return begun, go
+
+
+async def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_off(
+    world, tmp_path, monkeypatch
+):
+    """The replica's tokens of that version wait for their batch, and are refused there."""
+
+    def is_fault(proofs, *_):
+        return any(one.fault for one in proofs)
+
+    begun, go = hold_up(monkeypatch, "save_proofs", is_fault)
     async with joined(world, tmp_path, "ab", config=sampling(1.0)) as coordinator:
         world.replicas["b"].proof = "wrong"
         await publish(coordinator, world, 2)
@@ -197,28 +202,19 @@ async def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_
         await until(lambda: names(coordinator) == ["a", "b"])
 
 
-async def test_a_wrong_block_that_the_next_version_left_in_place_is_fixed(tmp_path, monkeypatch):
+async def test_a_wrong_block_that_the_next_version_left_in_place_is_fixed(
+    world, tmp_path, monkeypatch
+):
     """An operator's read-back holds no commit off. Its answer may be taken in after the next version,
     of which the engine has written what changed alone."""
-    world = World()
-    saved = VersionLedger.save_fault
-
-    begun, go = asyncio.Event(), asyncio.Event()
-
-    async def save_late(ledger, *fault):
-        begun.set()
-        await go.wait()
-        await saved(ledger, *fault)
-
     async with running(world, tmp_path, sampling(0.2)) as coordinator:
         await join(coordinator, world, "a", "b", in_place=True)
         for step in (1, 2, 3):
             await publish_all(coordinator, world, step)
-        monkeypatch.setattr(VersionLedger, "save_fault", save_late)
+        begun, go = hold_up(monkeypatch, "save_fault")
         world.replicas["b"].wrong = {2}
         verifying = asyncio.create_task(coordinator.verify(["b"]))
         await begun.wait()
-        monkeypatch.setattr(VersionLedger, "save_fault", saved)
         await publish(coordinator, world, 4)
         assert world.replicas["b"].wrong == {2}
         go.set()
@@ -231,10 +227,9 @@ async def test_a_wrong_block_that_the_next_version_left_in_place_is_fixed(tmp_pa
 
 
 async def test_a_version_that_becomes_live_while_a_fault_is_recorded_has_it_too(
-    tmp_path, monkeypatch
+    world, tmp_path, monkeypatch
 ):
     """An operator's read-back holds no commit off, and its record takes its time."""
-    world = World()
     found = VersionLedger._find_tainted
 
     begun, go = asyncio.Event(), asyncio.Event()
@@ -267,10 +262,9 @@ async def test_a_version_that_becomes_live_while_a_fault_is_recorded_has_it_too(
 
 
 async def test_a_fault_that_was_recorded_as_weight_sync_died_is_fixed_after_its_restart(
-    tmp_path, monkeypatch
+    world, tmp_path, monkeypatch
 ):
     """Between the record of the fault and that of the replica."""
-    world = World()
     condemn = ReplicaPool.condemn
 
     died = asyncio.Event()
@@ -292,10 +286,10 @@ async def test_a_fault_that_was_recorded_as_weight_sync_died_is_fixed_after_its_
         assert world.replicas["a"].maker == "a~1"
 
 
-async def test_a_replica_that_joins_during_a_publication_is_not_routable_without_a_proof(tmp_path):
+async def test_a_replica_that_joins_during_a_publication_is_not_routable_without_a_proof(
+    world, tmp_path
+):
     """It was proven at the version before; tokens of the next one would wait for their proof."""
-    world = World()
-
     staging, go, reading = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slow_stage(name, version):

@@ -143,8 +143,7 @@ def asked(end):
 
 def test_a_receiver_pulls_every_block():
     snapshot = make_snapshot()
-    with started() as ([sender], [receiver]):
-        sender.hold(snapshot)
+    with started(holding=snapshot) as ([sender], [receiver]):
         with asked(sender) as requests:
             staged = stage(receiver, snapshot, by_relay(snapshot, sender.peer))
         assert (staged.root, staged.num_blocks) == (snapshot.manifest.root, 9)
@@ -155,9 +154,7 @@ def test_a_receiver_pulls_every_block():
 
 def test_a_puller_goes_on_elsewhere_with_what_is_missing():
     snapshot = big_snapshot(8 << 20)
-    with started(senders=2) as ([dying, other], [receiver]):
-        for sender in (dying, other):
-            sender.hold(snapshot)
+    with started(senders=2, holding=snapshot) as ([dying, other], [receiver]):
         with closing(Proxy(dying.peer, cut(5 << 20))) as proxy, asked(other) as requests:
             stage(receiver, snapshot, by_relay(snapshot, NOWHERE, proxy.peer, other.peer))
         assert holds(receiver, snapshot)
@@ -167,8 +164,7 @@ def test_a_puller_goes_on_elsewhere_with_what_is_missing():
 
 def test_a_broken_connection_is_made_again_and_asked_for_the_rest():
     snapshot = big_snapshot(8 << 20)
-    with started() as ([sender], [receiver]):
-        sender.hold(snapshot)
+    with started(holding=snapshot) as ([sender], [receiver]):
         with closing(Proxy(sender.peer, cut(3 << 20))) as proxy, asked(sender) as requests:
             stage(receiver, snapshot, by_relay(snapshot, proxy.peer))
         assert holds(receiver, snapshot)
@@ -178,9 +174,7 @@ def test_a_broken_connection_is_made_again_and_asked_for_the_rest():
 
 def test_a_flipped_bit_is_found_and_its_peer_not_asked_again():
     snapshot = big_snapshot(1 << 20)
-    with started(senders=2) as ([one, other], [receiver]):
-        for sender in (one, other):
-            sender.hold(snapshot)
+    with started(senders=2, holding=snapshot) as ([one, other], [receiver]):
         with closing(Proxy(one.peer, flip(HANDSHAKE + (300 << 10)))) as proxy:
             with pytest.raises(TransferError, match=r"block 2 \(big .*\) arrived with digest"):
                 stage(receiver, snapshot, by_relay(snapshot, proxy.peer))
@@ -194,9 +188,7 @@ def test_a_flipped_bit_is_found_and_its_peer_not_asked_again():
 @pytest.mark.parametrize("place", range(0, HANDSHAKE + FRAME.size, 7))
 def test_a_fault_in_any_frame_costs_no_more_than_the_connection(place):
     snapshot = make_snapshot()
-    with started(senders=2) as ([one, other], [receiver]):
-        for sender in (one, other):
-            sender.hold(snapshot)
+    with started(senders=2, holding=snapshot) as ([one, other], [receiver]):
         with closing(Proxy(one.peer, flip(place))) as proxy:
             stage(receiver, snapshot, by_relay(snapshot, proxy.peer, other.peer))
         assert holds(receiver, snapshot)
@@ -217,7 +209,7 @@ def test_what_no_peer_has_is_an_error_that_names_them_all():
             stage(receiver, snapshot, by_relay(snapshot))
 
 
-def dial(peer, key=None, seconds=LONG):
+def dial(peer, seconds=LONG):
     host, _, port = peer.relay.rpartition(":")
     sock = socket.create_connection((host, int(port)), seconds)
     return sock, Connection(sock, time.monotonic() + seconds)
@@ -225,8 +217,7 @@ def dial(peer, key=None, seconds=LONG):
 
 def test_nothing_is_given_to_a_puller_with_a_wrong_key():
     snapshot = make_snapshot()
-    with started(relay=impatient_relay) as ([sender], [receiver]):
-        sender.hold(snapshot)
+    with started(relay=impatient_relay, holding=snapshot) as ([sender], [receiver]):
         thief = replace(sender.peer, key="guessed")
         with pytest.raises(TransferError, match="the connection ended"):
             stage(receiver, snapshot, by_relay(snapshot, thief))
@@ -270,8 +261,7 @@ def ask(connection, root, blocks=ALL, base_root=""):
 def test_a_peer_serves_no_more_pullers_than_it_may():
     config = CONFIG.model_copy(update={"relay_fan_out": 2})
     snapshot = make_snapshot()
-    with started(config=config) as ([sender], [receiver]):
-        sender.hold(snapshot)
+    with started(config=config, holding=snapshot) as ([sender], [receiver]):
         held = [dial(sender.peer) for _ in range(2)]
         for _, connection in held:
             assert introduce(connection, sender.peer.key) is RelayStatus.READY
@@ -288,69 +278,37 @@ def test_a_peer_serves_no_more_pullers_than_it_may():
 
 
 @contextmanager
-def serving(snapshot, patience):
+def serving(snapshot, patience=None, tls=None):
     """A relay that serves one puller at a time."""
     stock = Stock()
-    stock.show(
-        {(snapshot.manifest.root, ""): Holding(contents_of(snapshot.buffer, snapshot.layout))}
-    )
+    contents = contents_of(snapshot.buffer, snapshot.layout)
+    stock.show({(snapshot.manifest.root, ""): Holding(contents)})
     config = CONFIG.model_copy(update={"relay_fan_out": 1})
-    with closing(RelayServer(config, "key", stock, patience)) as server:
+    with closing(RelayServer(config, "key", stock, patience or DoorPatience(), tls=tls)) as server:
         server.start()
         yield Peer(server.address, "key", "")
 
 
-def test_a_silent_puller_loses_its_place():
-    snapshot = make_snapshot()
-    with (
-        serving(snapshot, DoorPatience(handshake=0.3)) as peer,
-        started(senders=0) as (_, [receiver]),
-    ):
-        sock, connection = dial(peer)
-        assert introduce(connection, peer.key) is RelayStatus.READY
-        stage(receiver, snapshot, by_relay(snapshot, peer))
-        sock.close()
-
-
-def test_a_puller_that_takes_nothing_loses_its_place():
+@pytest.mark.parametrize("asks", [False, True], ids=["silent", "takes nothing"])
+def test_a_puller_that_goes_no_further_loses_its_place(asks):
     snapshot = big_snapshot(32 << 20)
-    with (
-        serving(snapshot, DoorPatience(stall=0.3)) as peer,
-        started(senders=0) as (_, [receiver]),
-    ):
+    patience = DoorPatience(stall=0.3) if asks else DoorPatience(handshake=0.3)
+    with serving(snapshot, patience) as peer, started(senders=0) as (_, [receiver]):
         sock, connection = dial(peer)
         assert introduce(connection, peer.key) is RelayStatus.READY
-        ask(connection, snapshot.manifest.root, blocks_of(snapshot))
+        if asks:
+            ask(connection, snapshot.manifest.root, blocks_of(snapshot))
         stage(receiver, snapshot, by_relay(snapshot, peer))
         sock.close()
-
-
-def test_a_chain_of_joiners_fills_from_one_sender():
-    """Each one but the first has only the one before it, which is still being filled itself."""
-    config = CONFIG.model_copy(update={"relay_fan_out": 1})
-    snapshot = big_snapshot(16 << 20, num_blocks=32)
-    with (
-        started(receivers=4, config=config) as ([sender], receivers),
-        ThreadPoolExecutor(4) as pool,
-    ):
-        sender.hold(snapshot)
-        peers = [sender.peer, *(receiver.peer for receiver in receivers)]
-        with asked(sender) as requests:
-            stages = [
-                pool.submit(stage, receiver, snapshot, by_relay(snapshot, peer))
-                for receiver, peer in zip(receivers, peers, strict=False)
-            ]
-            for staged in stages:
-                staged.result(timeout=LONG)
-        assert all(holds(receiver, snapshot) for receiver in receivers)
-        assert len(requests) == 1
 
 
 def test_blocks_are_passed_on_before_the_last_one_is_there():
     snapshot = big_snapshot(1 << 20)
     arrived = threading.Event()
-    with started(receivers=2) as ([sender], [first, second]), ThreadPoolExecutor(2) as pool:
-        sender.hold(snapshot)
+    with (
+        started(receivers=2, holding=snapshot) as ([sender], [first, second]),
+        ThreadPoolExecutor(2) as pool,
+    ):
 
         def dam(data, offset):
             if offset > 600 << 10:
@@ -370,9 +328,7 @@ def test_blocks_are_passed_on_before_the_last_one_is_there():
 
 def test_weights_that_are_being_replaced_are_had_elsewhere():
     snapshot = big_snapshot(32 << 20, 32)  # more than the kernel keeps on its way
-    with started(senders=2) as ([going, staying], [receiver]):
-        for sender in (going, staying):
-            sender.hold(snapshot)
+    with started(senders=2, holding=snapshot) as ([going, staying], [receiver]):
         moment = threading.Event()
 
         def watch(data, offset):
@@ -406,8 +362,7 @@ def test_a_block_that_changed_while_it_was_sent_does_not_cost_its_peer(monkeypat
         return False
 
     monkeypatch.setattr(relay_server, "_send_block", tear)
-    with started() as ([sender], [receiver]):
-        sender.hold(snapshot)
+    with started(holding=snapshot) as ([sender], [receiver]):
         stage(receiver, snapshot, by_relay(snapshot, sender.peer))
         assert not torn and holds(receiver, snapshot)
 
@@ -433,8 +388,10 @@ def test_a_peer_that_was_silent_for_longer_than_the_patience_is_asked_once_more(
             time.sleep(silences.pop())
         return data
 
-    with started(relay=lambda: RelayCarrier(patience=0.1, stall=0.4)) as ([sender], [receiver]):
-        sender.hold(snapshot)
+    with started(relay=lambda: RelayCarrier(patience=0.1, stall=0.4), holding=snapshot) as (
+        [sender],
+        [receiver],
+    ):
         with closing(Proxy(sender.peer, wait)) as proxy:
             stage(receiver, snapshot, by_relay(snapshot, proxy.peer))
         assert not silences and holds(receiver, snapshot)
@@ -497,8 +454,7 @@ def test_a_request_beyond_every_manifest_is_refused():
 @pytest.mark.parametrize("proven", [False, True])
 def test_junk_ends_a_connection_and_nothing_else(junk, proven):
     snapshot = make_snapshot()
-    with started() as ([sender], [receiver]):
-        sender.hold(snapshot)
+    with started(holding=snapshot) as ([sender], [receiver]):
         sock, connection = dial(sender.peer)
         with sock:
             if proven:
@@ -514,8 +470,7 @@ def test_junk_ends_a_connection_and_nothing_else(junk, proven):
 
 def test_a_server_says_why_it_ends():
     snapshot = make_snapshot()
-    with started(receivers=0) as ([sender], _):
-        sender.hold(snapshot)
+    with started(receivers=0, holding=snapshot) as ([sender], _):
         for root, expected in ((ROOT, Reason.GONE), (snapshot.manifest.root, Reason.LACKS)):
             sock, connection = dial(sender.peer)
             with sock:
@@ -528,13 +483,9 @@ def test_blocks_travel_through_tls_and_a_stranger_gets_none(tmp_path):
     """Both ends show certificates; one of another authority, or none, ends the handshake."""
     ours = SocketTls(Authority("ours").write(tmp_path / "ours"))
     theirs = SocketTls(Authority("theirs").write(tmp_path / "theirs"))
-    snapshot, stock = make_snapshot(), Stock()
-    stock.show(
-        {(snapshot.manifest.root, ""): Holding(contents_of(snapshot.buffer, snapshot.layout))}
-    )
-    with closing(RelayServer(CONFIG, "key", stock, tls=ours)) as server:
-        server.start()
-        source = by_relay(snapshot, Peer(server.address, "key", ""))
+    snapshot = make_snapshot()
+    with serving(snapshot, tls=ours) as peer:
+        source = by_relay(snapshot, peer)
         for shown in (theirs, None, ours):
             carriers = {Transport.RELAY: RelayCarrier(patience=0.2, stall=1.0, tls=shown)}
             with closing(WeightReceiver(CPU, 0, CONFIG, carriers=carriers)) as receiver:
@@ -550,10 +501,7 @@ def test_blocks_travel_through_tls_and_a_stranger_gets_none(tmp_path):
 
 def test_a_silent_puller_is_shut_out_before_the_handshake_of_tls(tmp_path):
     tls = SocketTls(Authority("ours").write(tmp_path / "ours"))
-    with closing(
-        RelayServer(CONFIG, "key", Stock(), DoorPatience(handshake=0.3), tls=tls)
-    ) as server:
-        server.start()
-        host, _, port = server.address.rpartition(":")
-        with socket.create_connection((host, int(port)), 5.0) as mute:
+    with serving(make_snapshot(), DoorPatience(handshake=0.3), tls) as peer:
+        mute, _ = dial(peer, seconds=5.0)
+        with mute:
             assert mute.recv(1) == b""

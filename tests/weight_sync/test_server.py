@@ -4,6 +4,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from trimaran.clients import MetricsClient, Registration, WeightSyncClient
 from trimaran.config import parse_config
 from trimaran.errors import InputError, StaleEpochError
 from trimaran.run.context import RunContext
+from trimaran.run.network import LOOPBACK
 from trimaran.types import Caller, Proof, Replica, Routing, VersionId
 from trimaran.wire.rpc import wait_until_serving
 
@@ -34,7 +36,29 @@ def config_at(address: str | None):
     )
 
 
-def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
+@asynccontextmanager
+async def serving(folder):
+    """The address of a weight sync that ends with the block."""
+    address = LOOPBACK.free_address()
+    service = weight_sync.serve(config_at(address), RunContext.in_folder(folder))
+    running = asyncio.create_task(service)
+    await wait_until_serving(address, 30)
+    yield address
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Of a run whose first controller is CALLER."""
+    folder = tmp_path / RUN
+    folder.mkdir()
+    assert asyncio.run(take_over(folder)) == CALLER
+    return folder
+
+
+async def test_the_service_speaks_our_types(monkeypatch, folder):
     world = World(shares=(((0, 3),), ((3, 5),)))
     monkeypatch.setattr(
         weight_sync,
@@ -49,16 +73,7 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
         ),
     )
     world.add("7001")
-    address = f"127.0.0.1:{unused_port}"
-    folder = tmp_path / RUN
-    folder.mkdir()
-    assert asyncio.run(take_over(folder)) == CALLER
-
-    async def scenario():
-        serving = asyncio.create_task(
-            weight_sync.serve(config_at(address), RunContext.in_folder(folder))
-        )
-        await wait_until_serving(address, 30)
+    async with serving(folder) as address:
         async with WeightSyncClient(address, CALLER) as client:
             replica, peer = Replica("7001", "127.0.0.1:7001"), peer_of("7001")
             registration = await client.register_replica(replica, peer, 30)
@@ -96,68 +111,35 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
             with pytest.raises(InputError, match="known: 7001"):
                 await client.verify_replicas(["b"], 30)
         async with WeightSyncClient(address, Caller("other", 1)) as other:
-            with pytest.raises(InputError, match="not served here"):
-                await other.list_versions()
-            with pytest.raises(InputError, match="not served here"):
-                await other.verify_replicas([], 30)
-        async with WeightSyncClient(address, Caller(RUN, 0)) as former:
-            with pytest.raises(StaleEpochError):
-                await former.get_routing()
-        async with WeightSyncClient(address, Caller(RUN, 2**63)) as stranger:
-            with pytest.raises(InputError, match="no epoch is larger"):
-                await stranger.get_routing()
-        async with WeightSyncClient(address, Caller(RUN, 2)) as early:
-            with pytest.raises(InputError, match="epoch 2 was never drawn"):
-                await early.get_routing()
+            for ask in (other.list_versions(), other.verify_replicas([], 30)):
+                with pytest.raises(InputError, match="not served here"):
+                    await ask
+        for epoch, error, reason in (
+            (0, StaleEpochError, "was replaced by 1"),
+            (2, InputError, "epoch 2 was never drawn"),
+            (2**63, InputError, "no epoch is larger"),
+        ):
+            async with WeightSyncClient(address, Caller(RUN, epoch)) as client:
+                with pytest.raises(error, match=reason):
+                    await client.get_routing()
         async with WeightSyncClient(address, await take_over(folder)) as newer:
             assert (await newer.get_routing()).live
-        serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving
-
-    asyncio.run(scenario())
 
 
-def test_a_start_forgets_replicas_that_are_gone(tmp_path, unused_port):
+async def test_a_start_forgets_replicas_that_are_gone(folder):
     """Else a resumed run would first send its replicas to the peers of its former life."""
-    address = f"127.0.0.1:{unused_port}"
-    folder = tmp_path / RUN
-    folder.mkdir()
-    asyncio.run(take_over(folder))
-
-    async def life(body):
-        serving = asyncio.create_task(
-            weight_sync.serve(config_at(address), RunContext.in_folder(folder))
-        )
-        await wait_until_serving(address, 30)
-        async with WeightSyncClient(address, CALLER) as client:
-            found = await body(client)
-        serving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving
-        return found
-
-    async def scenario():
-        with socket.create_server(("127.0.0.1", 0)) as relay:
-            alive = replace(peer_of("b"), relay="{}:{}".format(*relay.getsockname()))
-            for name, peer in (("a", peer_of("a")), ("b", alive)):
-                replica = Replica(name, "127.0.0.1:7001")
-                await life(lambda client, r=replica, p=peer: client.register_replica(r, p, 30))
-            routing = await life(lambda client: client.get_routing())
-        assert set(routing.unroutable) == {"b"}
-
-    asyncio.run(scenario())
+    with socket.create_server(("127.0.0.1", 0)) as relay:
+        alive = replace(peer_of("b"), relay="{}:{}".format(*relay.getsockname()))
+        for name, peer in (("a", peer_of("a")), ("b", alive)):
+            async with serving(folder) as address, WeightSyncClient(address, CALLER) as client:
+                await client.register_replica(Replica(name, "127.0.0.1:7001"), peer, 30)
+        async with serving(folder) as address, WeightSyncClient(address, CALLER) as client:
+            assert set((await client.get_routing()).unroutable) == {"b"}
 
 
 def test_without_an_address_it_says_what_is_missing(tmp_path):
     with pytest.raises(InputError, match=r"endpoints\.weight_sync"):
         asyncio.run(weight_sync.serve(config_at(None), RunContext.in_folder(tmp_path)))
-
-
-@pytest.fixture
-def unused_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def test_the_service_loads_no_torch():

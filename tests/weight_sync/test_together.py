@@ -1,6 +1,7 @@
 """Coordinator, senders and receivers together: real tensors over gloo, shared memory and the relay."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,10 +35,13 @@ class Training:
 
     def train(self, ranks: "list[RealRank]") -> PolicyVersion:
         """A step changes one element of each tensor that has any."""
-        self.step += 1
         self.values = {name: value.clone() for name, value in self.values.items()}
         for value in self.values.values():
-            value.view(-1)[:1] = self.step
+            value.view(-1)[:1] = self.step + 1
+        return self.offer(ranks)
+
+    def offer(self, ranks: "list[RealRank]") -> PolicyVersion:
+        self.step += 1
         digests = dict(enumerate(list_digests(snapshot_of(self.values).manifest)))
         for rank in ranks:
             rank.take(digests)
@@ -142,14 +146,31 @@ class RealReplica:
 
 @dataclass
 class Together:
+    config: WeightSyncSection
     world: World
     training: Training
     ranks: list[RealRank]
     replicas: dict[str, RealReplica]
 
-    async def register(self, coordinator, name):
-        replica = Replica(name, f"127.0.0.1:{name}")
-        await coordinator.register(RUN, replica, self.replicas[name].receiver.peer)
+    @asynccontextmanager
+    async def registered(self, folder):
+        """Running, and every replica is known."""
+        async with running(self.world, folder, self.config, settle=0.2) as coordinator:
+            for name, replica in self.replicas.items():
+                peer = replica.receiver.peer
+                await coordinator.register(RUN, Replica(name, f"127.0.0.1:{name}"), peer)
+            yield coordinator
+
+    @asynccontextmanager
+    async def joined(self, folder):
+        """And proven at the first version."""
+        async with self.registered(folder) as coordinator:
+            await self.publish(coordinator)
+            await self.all_proven(coordinator)
+            yield coordinator
+
+    async def all_proven(self, coordinator):
+        await until(lambda: names(coordinator) == ["a", "b", "c"])
 
     async def publish(self, coordinator):
         return await coordinator.publish(CALLER, self.training.train(self.ranks))
@@ -165,15 +186,15 @@ class Together:
 def make():
     ends = []
 
-    def make(config, shares: tuple[Ranges, ...] = (ALL,), keep_delta=False) -> Together:
-        training = Training(keep_delta)
+    def make(config, shares: tuple[Ranges, ...] = (ALL,)) -> Together:
+        training = Training(config.delta)
         ranks = [RealRank(training, rank, share, config) for rank, share in enumerate(shares)]
         replicas = {name: RealReplica(index, config) for index, name in enumerate("abc")}
         ends.extend([*(rank.sender for rank in ranks), *(r.receiver for r in replicas.values())])
         world: Any = World()
         world.connect_senders = lambda caller: ranks
         world.connect_rollout = lambda replica, caller: replicas[replica.name]
-        return Together(world, training, ranks, replicas)
+        return Together(config, world, training, ranks, replicas)
 
     yield make
     for end in ends:
@@ -187,17 +208,12 @@ def config_of(transport, **options):
 @pytest.mark.parametrize("shares", [(ALL,), HALVES], ids=["one sender", "two senders"])
 @pytest.mark.parametrize("transport", ["auto", "collective", "relay"])
 async def test_every_transport_brings_every_block(make, tmp_path, transport, shares):
-    config = config_of(transport)
-    together = make(config, shares)
+    together = make(config_of(transport), shares)
 
-    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-        for name in "abc":
-            await together.register(coordinator, name)
-        metrics = {}
-        for _ in range(2):
-            _, metrics = await together.publish(coordinator)
-            await until(lambda: names(coordinator) == ["a", "b", "c"])
-            together.check()
+    async with together.joined(tmp_path) as coordinator:
+        together.check()
+        _, metrics = await together.publish(coordinator)
+        together.check()
         way = "memory" if transport == "auto" else transport
         assert metrics[f"weight_sync/bytes/{way}"] == metrics["weight_sync/bytes"] > 0
         assert metrics["weight_sync/shared"] == 2 * (transport == "auto")
@@ -207,16 +223,12 @@ async def test_every_transport_brings_every_block(make, tmp_path, transport, sha
 async def test_the_bytes_of_each_transport_are_booked_under_itself(make, tmp_path):
     """One sender shares memory with the replicas, the other is elsewhere: one stage, two ways. One
     replica takes it, and the others read it there."""
-    config = config_of("auto")
-    together = make(config, HALVES)
+    together = make(config_of("auto"), HALVES)
     near, far = together.ranks
     far.is_elsewhere = True
-    metrics = {}
 
-    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-        for name in "abc":
-            await together.register(coordinator, name)
-        metrics.update((await together.publish(coordinator))[1])
+    async with together.registered(tmp_path) as coordinator:
+        _, metrics = await together.publish(coordinator)
     for way, rank in (("memory", near), ("collective", far)):
         pieces = rank.snapshot.layout.pieces
         expected = sum(piece.block.num_bytes for piece in pieces)
@@ -224,78 +236,54 @@ async def test_the_bytes_of_each_transport_are_booked_under_itself(make, tmp_pat
     assert metrics["weight_sync/relayed"] == 0
 
 
-async def test_survivors_finish_the_version_and_the_lost_one_returns(make, tmp_path):
-    config = config_of("collective")
-    together = make(config)
-
-    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-        for name in "abc":
-            await together.register(coordinator, name)
-        await together.publish(coordinator)
-        await until(lambda: names(coordinator) == ["a", "b", "c"])
-        together.replicas["b"].dies_when_asked = True
-        await together.publish(coordinator)
-        assert names(coordinator) == ["a", "c"]
-        together.replicas["b"].dies_when_asked = False
-        await until(lambda: names(coordinator) == ["a", "b", "c"])
-        together.check()
-        await together.publish(coordinator)
-    together.check()
-
-
 async def test_a_wrong_bit_in_an_engine_is_found_and_fixed(make, tmp_path):
-    config = config_of("auto", sample_share=1.0)
-    together = make(config)
+    together = make(config_of("auto", sample_share=1.0))
 
-    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-        for name in "abc":
-            await together.register(coordinator, name)
-        await together.publish(coordinator)
-        await until(lambda: names(coordinator) == ["a", "b", "c"])
+    async with together.joined(tmp_path) as coordinator:
         together.replicas["b"].loaded["proj"][3, 3] += 1
         proofs, _ = await coordinator.verify(["b"])
         assert proofs[0].fault.startswith("proj block 1 (2..4 of axis 1)")
         assert names(coordinator) == ["a", "c"]
         await together.publish(coordinator)
-        await until(lambda: names(coordinator) == ["a", "b", "c"])
+        await together.all_proven(coordinator)
     together.check()
 
 
-@pytest.mark.parametrize("transport", ["collective", "relay"])
-async def test_a_delta_is_bitwise_exact(make, tmp_path, transport):
-    config = config_of(transport, delta=True)
-    together = make(config, HALVES, keep_delta=True)
+@pytest.mark.parametrize("transport", ["collective", "relay", "auto"])
+async def test_a_delta_is_bitwise_exact(make, tmp_path, monkeypatch, transport):
+    """By default one of a host takes it, and all know what it changed."""
+    monkeypatch.setattr(delta_changes, "MAX_SHARE", 10)  # of so few elements
+    together = make(config_of(transport, delta=True), HALVES)
+    for rank in together.ranks:
+        rank.is_elsewhere = transport == "auto"
 
-    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-        for name in "abc":
-            await together.register(coordinator, name)
+    async with together.registered(tmp_path) as coordinator:
         _, metrics = await together.publish(coordinator)
         full = metrics["weight_sync/bytes"]
-        await until(lambda: names(coordinator) == ["a", "b", "c"])
+        await together.all_proven(coordinator)
         for _ in range(3):
             _, metrics = await together.publish(coordinator)
             together.check()
             assert metrics["weight_sync/delta/share"] < 0.5
             assert metrics["weight_sync/bytes"] < full / 2
-
-
-async def test_one_of_a_host_takes_a_delta_and_all_know_what_it_changed(
-    make, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(delta_changes, "MAX_SHARE", 10)  # of so few elements
-    config = config_of("auto", delta=True)
-    together = make(config, HALVES, keep_delta=True)
-    for rank in together.ranks:
-        rank.is_elsewhere = True
-
-    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-        for name in "abc":
-            await together.register(coordinator, name)
-        await together.publish(coordinator)
-        await until(lambda: names(coordinator) == ["a", "b", "c"])
-        for _ in range(3):
-            _, metrics = await together.publish(coordinator)
-            together.check()
-            assert metrics["weight_sync/delta/share"] < 0.5
-            assert metrics["weight_sync/shared"] == 2
+            assert metrics["weight_sync/shared"] == 2 * (transport == "auto")
             assert all(one.knows_changes for one in together.replicas.values())
+
+
+@pytest.mark.parametrize("delta", [False, True], ids=["whole", "delta"])
+@pytest.mark.parametrize("shares", [(ALL,), HALVES], ids=["one sender", "two senders"])
+@pytest.mark.parametrize("transport", ["auto", "collective", "relay"])
+async def test_a_step_that_changed_nothing_goes_live_under_the_next_number(
+    make, tmp_path, transport, shares, delta
+):
+    together = make(config_of(transport, delta=delta), shares)
+    async with together.joined(tmp_path) as coordinator:
+        for _ in range(2):
+            # As a trainer whose update was left out: a new version, a new snapshot, the same root.
+            version = together.training.offer(together.ranks)
+            await coordinator.publish(CALLER, version)
+            together.check()
+            assert all(r.live.version == version.version for r in together.replicas.values())
+            await together.all_proven(coordinator)
+        await together.publish(coordinator)
+    together.check()

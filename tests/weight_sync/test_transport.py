@@ -1,9 +1,5 @@
 """The parts under the transports, without a network: streams, coverage, stops, what is in stock."""
 
-import threading
-import time
-from contextlib import closing
-
 import pytest
 import torch
 from hypothesis import given
@@ -11,24 +7,16 @@ from hypothesis import strategies as st
 
 from tests.weight_sync.ends import (
     ALL,
-    CONFIG,
-    CPU,
     LONG,
     TENSORS,
-    by_relay,
-    holds,
     make_snapshot,
-    stage,
 )
-from trimaran.errors import DeadlineError, TransferError
-from trimaran.host.call_thread import CallThread
-from trimaran.types import Delta, RelaySource, Transport
+from trimaran.errors import TransferError
+from trimaran.types import Delta, RelaySource
 from weights.delta.delta_stage import delta_layout, join_deltas
-from weights.receiving.receiver import WeightReceiver
 from weights.transports.arrival import check_sources
 from weights.transports.calls import Stop
-from weights.transports.carrier import Carrier, WrongBlockError
-from weights.transports.relay.stock import Holding, Stock
+from weights.transports.relay.stock import Holding
 from weights.transports.streams import Stream
 from weights.version.layout import make_layout, to_ranges
 
@@ -105,35 +93,6 @@ def test_sources_must_cover_every_wanted_block_once():
         check_sources(manifest, ALL, [])
 
 
-class DictCarrier(Carrier[RelaySource]):
-    """What docs/weight-plane.md asks of a transport, and no more."""
-
-    def __init__(self, blocks):
-        self.blocks = blocks
-
-    def carry(self, job):
-        for piece in job.pieces():
-            job.stop.check()
-            job.buffer[piece.start : piece.end] = self.blocks[piece.block.number]
-            job.land(piece.block.number)
-
-
-def test_a_carrier_of_ones_own_fills_a_shadow_and_its_wrong_bytes_are_found():
-    snapshot = make_snapshot()
-    blocks = {p.block.number: snapshot.buffer[p.start : p.end] for p in snapshot.layout.pieces}
-    carriers = {Transport.RELAY: DictCarrier(blocks)}
-    with closing(WeightReceiver(CPU, 0, CONFIG, carriers=carriers)) as receiver:
-        staged = stage(receiver, snapshot, by_relay(snapshot))
-        assert staged.bytes_by_transport == {
-            Transport.RELAY: sum(piece.block.num_bytes for piece in snapshot.layout.pieces)
-        }
-        assert holds(receiver, snapshot)
-        blocks[6] = blocks[6] ^ 1
-        with pytest.raises(WrongBlockError, match="block 6"):
-            stage(receiver, snapshot, by_relay(snapshot))
-        assert receiver.staged is None
-
-
 def test_a_stop_interrupts_what_is_under_way_and_nothing_later():
     events = []
     stop = Stop()
@@ -146,58 +105,6 @@ def test_a_stop_interrupts_what_is_under_way_and_nothing_later():
     for wait in (stop.check, lambda: stop.pause(LONG), stop.interrupting(print).__enter__):
         with pytest.raises(TransferError, match="first reason"):
             wait()
-
-
-def test_every_caller_of_a_call_thread_can_be_given_up():
-    thread, release = CallThread("calls"), threading.Event()
-    faults = []
-
-    def call():
-        try:
-            thread.call(lambda: release.wait(LONG), LONG)
-        except DeadlineError as error:
-            faults.append(str(error))
-
-    callers = [threading.Thread(target=call) for _ in range(2)]
-    for caller in callers:
-        caller.start()
-    while len(thread._waiting) < 2:
-        time.sleep(0.001)
-    thread.give_up()
-    for caller in callers:
-        caller.join(LONG)
-    assert faults == ["calls: given up by its caller"] * 2
-    release.set()
-    assert thread.stop(lambda: None, LONG)
-    with pytest.raises(DeadlineError, match="given up"):  # and not by the deadline
-        thread.call(lambda: None, LONG)
-
-
-def test_a_holding_gives_out_what_has_landed():
-    contents = {number: memoryview(bytes([number])) for number in range(3)}
-    holding = Holding(contents, filling=True)
-    assert list(holding.follow([0, 1], 0.0)) == []
-    holding.land(1)
-    given = holding.follow([0, 1, 2], LONG)
-    assert next(given) == 1
-    threading.Timer(0.05, holding.land, [2]).start()
-    assert next(given) == 2
-    holding.complete()
-    assert list(given) == []  # at once: no more will come
-    assert (holding.read(2), holding.void) == (b"\2", False)
-    assert list(holding.follow([2, 1, 0], LONG)) == [1, 2]  # as they landed
-    holding.withdraw()
-    assert (holding.read(2), holding.void, list(holding.follow([1], LONG))) == (None, True, [])
-
-
-def test_what_is_withdrawn_while_it_is_followed_ends():
-    holding = Holding({n: memoryview(b"x") for n in range(3)}, filling=True)
-    holding.land(0)
-    given = holding.follow([0, 1], LONG)
-    assert next(given) == 0
-    threading.Timer(0.05, holding.withdraw).start()
-    assert list(given) == []
-    assert holding.void
 
 
 def test_each_landed_block_is_looked_at_once():
@@ -217,19 +124,3 @@ def test_each_landed_block_is_looked_at_once():
         holding.land(Number(number))
         assert next(given) == number
     assert looks < 10 * count
-
-
-def test_what_is_no_longer_shown_is_withdrawn():
-    stock = Stock()
-    whole, delta, other = (Holding({0: memoryview(b"x")}) for _ in range(3))
-    stock.show({("root", ""): whole, ("root", "base"): delta})
-    assert (stock.find("root"), stock.find("root", "base")) == (whole, delta)
-    stock.show({("root", ""): whole, ("other", ""): other})
-    assert (stock.find("root"), stock.find("root", "base")) == (whole, None)
-    assert [item.void for item in (whole, delta, other)] == [False, True, False]
-    stock.show({("root", ""): other})
-    assert whole.void
-    assert stock.find("root") is other
-    assert not other.void
-    stock.show({})
-    assert other.void

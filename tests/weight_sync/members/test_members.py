@@ -1,16 +1,16 @@
 """A member's states, worked by hand; then all that may happen, in any order."""
 
+import asyncio
 from dataclasses import dataclass, field, replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.weight_sync.members.former_life import find_gone
 from services.weight_sync.members.member import Member, State
 from services.weight_sync.members.members import Members
 from tests.weight_sync.fakes import NUM_BLOCKS, peer_of, version_of
-from trimaran.errors import InputError
-from trimaran.types import PolicyVersion, Replica
+from trimaran.types import Peer, PolicyVersion, Replica
 from weights.version.layout import numbers_of, to_ranges
 
 ALL = ((0, NUM_BLOCKS),)
@@ -30,19 +30,6 @@ def with_one(now=0.0):
     return members, members.register(REPLICA, peer_of("a"), now)
 
 
-def test_a_member_is_proven_by_a_proof_and_not_by_a_commit():
-    one = joining(1)
-    assert one.prove(version_of(1), NUM_BLOCKS, 0.0) == one
-    one = one.read(ALL, "a")
-    assert one.prove(version_of(2), NUM_BLOCKS, 0.0) == one  # which it does not hold
-    one = one.prove(version_of(1), NUM_BLOCKS, 0.0)
-    assert one.is_proven_at(version_of(1))
-    one = one.load(version_of(2), "a")
-    assert one.is_proven_at(version_of(2)) and not one.is_proven_at(version_of(1))
-    one = one.fail("stream broke", 0.0)
-    assert not one.is_proven_at(version_of(2)) and one.holds(version_of(2))
-
-
 def test_what_was_right_of_a_joiner_counts_until_it_has_a_fault_or_is_proven():
     one = joining(1).read(((0, 2),), "a").load(version_of(2), "a").read(((2, 3),), "a")
     assert one.right == ((0, 3),)
@@ -52,31 +39,6 @@ def test_what_was_right_of_a_joiner_counts_until_it_has_a_fault_or_is_proven():
     assert wrong.read(((0, 2),), "a").right == ()  # it was read under its former name
     assert wrong.read(((0, 2),), "a~1").right == ((0, 2),)
     assert proven().read(((2, 3),), "a").right == ()
-
-
-def test_faults_in_a_row_are_counted_and_forgotten_with_the_next_proof():
-    one = proven().fail("first", 1.0).fail("second", 2.0)
-    assert (one.failures, one.reason, one.failed_at) == (2, "second", 2.0)
-    one = one.read(ALL, "a").prove(version_of(1), NUM_BLOCKS, 3.0)
-    assert (one.failures, one.reason, one.state) == (0, "", State.PROVEN)
-
-
-def test_of_who_registered_again_or_is_gone_nothing_more_is_heard():
-    members, former = with_one()
-    again = members.register(former.replica, peer_of("new"), 1.0)
-    reported = [
-        lambda m: m.load(version_of(1), "a"),
-        lambda m: m.fail("gone", 0.0),
-        lambda m: m.condemn("wrong", "a", 0.0),
-        Member.drain,
-        Member.leave,
-    ]
-    assert not any(members.tell(former, happened) for happened in reported)
-    assert members.get("a") == again and not members.is_current(former)
-    members.tell(again, Member.leave)
-    assert not any(members.tell(again, happened) for happened in reported)
-    with pytest.raises(InputError, match="'a' has not registered; known: none"):
-        members.get("a")
 
 
 def test_silence_is_counted_from_the_last_sign():
@@ -165,6 +127,17 @@ def test_who_has_gone_is_no_member_until_it_registers_and_what_it_did_wrong_stay
         assert (again.incarnation, again.num_wrong, again.must_load) == (2, 1, True)
         assert not kept.drained
         assert Members.from_json(kept.to_json(), 0.0).get("a") == again
+
+
+def test_a_host_that_does_not_answer_is_not_waited_for_at_the_start(monkeypatch):
+    async def hang(*_):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "open_connection", hang)
+    members = Members()
+    for name in "ab":
+        members.register(Replica(name, "127.0.0.1:1"), Peer("127.0.0.1:1", "key", ""), 0.0)
+    assert len(asyncio.run(find_gone(members, timeout=0.05))) == 2
 
 
 @dataclass

@@ -12,7 +12,7 @@ from services.weight_sync.members.member import Member, State
 from services.weight_sync.members.members import Members
 from services.weight_sync.proving import proving
 from services.weight_sync.proving.proving import ReadBackProver
-from services.weight_sync.proving.windows import find_wrong, sample_blocks, split_portions
+from services.weight_sync.proving.windows import find_wrong, sample_blocks
 from services.weight_sync.tasks import cancel
 from tests.controller.virtual_time import now, run_virtually
 from tests.weight_sync.fakes import NUM_BLOCKS, World, manifest_of, version_of
@@ -46,19 +46,6 @@ def test_samples_in_rotation_cover_every_block_once(num_blocks, share, first):
     assert sorted(seen) == list(range(num_blocks))
 
 
-def test_samples_worked_by_hand():
-    assert [sample_blocks(5, 0.5, turn) for turn in range(3)] == [((0, 2),), ((2, 5),), ((0, 2),)]
-    assert sample_blocks(1, 0.5, 0) == ()
-
-
-def test_portions_worked_by_hand():
-    """Blocks of 8 bytes."""
-    assert list(split_portions(BLOCKS, ((0, 5),), 16)) == [((0, 2),), ((2, 4),), ((4, 5),)]
-    assert list(split_portions(BLOCKS, ((0, 5),), 1 << 20)) == [((0, 5),)]
-    assert list(split_portions(BLOCKS, ((1, 2), (3, 5)), 1)) == [((1, 2),), ((3, 4),), ((4, 5),)]
-    assert list(split_portions(BLOCKS, (), 16)) == []
-
-
 def test_a_fault_names_tensor_and_block():
     digests = list_digests(MANIFEST)
     assert find_wrong(MANIFEST, ((0, 5),), digests) == ((), "")
@@ -77,9 +64,7 @@ def proof(replica: str, step: int, num_loaded: int, fault: str = "") -> Proof:
     return Proof(VersionId(0, step), replica, root, NUM_BLOCKS, num_loaded, fault)
 
 
-async def test_a_joiner_with_a_wrong_block_is_never_routable(tmp_path):
-    world = World()
-
+async def test_a_joiner_with_a_wrong_block_is_never_routable(world, tmp_path):
     async with joined(world, tmp_path, "a") as coordinator:
         await join(coordinator, world, "b", proof="wrong")
         await until(lambda: world.events.count("b commits 0.1") >= 2)  # loaded once more
@@ -94,9 +79,7 @@ def sampling(share: float) -> WeightSyncSection:
     return WeightSyncSection(sample_share=share, join_timeout=10)
 
 
-async def test_every_other_commit_is_sampled_in_rotation(tmp_path):
-    world = World()
-
+async def test_every_other_commit_is_sampled_in_rotation(world, tmp_path):
     async with joined(world, tmp_path, "a", config=sampling(0.5)) as coordinator:
         world.events.clear()
         metrics = {}
@@ -310,8 +293,7 @@ def test_a_joiner_that_was_right_at_other_versions_is_read_at_the_one_that_it_jo
     run_virtually(scenario())
 
 
-async def test_a_window_that_a_commit_cuts_off_goes_on_after_it(tmp_path, monkeypatch):
-    world = World()
+async def test_a_window_that_a_commit_cuts_off_goes_on_after_it(world, tmp_path, monkeypatch):
     by_block(monkeypatch)
 
     async with joined(world, tmp_path, "a", config=sampling(1.0)) as coordinator:
@@ -322,9 +304,8 @@ async def test_a_window_that_a_commit_cuts_off_goes_on_after_it(tmp_path, monkey
 
 
 async def test_a_replica_joins_although_versions_follow_each_other_faster_than_it_is_read(
-    tmp_path, monkeypatch
+    world, tmp_path, monkeypatch
 ):
-    world = World()
     by_block(monkeypatch)
     let_join = ReadBackProver.let_join
 
@@ -351,9 +332,7 @@ async def test_a_replica_joins_although_versions_follow_each_other_faster_than_i
     assert reads[:5] == [f"b reads back {n}..{n}" for n in range(NUM_BLOCKS)]
 
 
-async def test_a_run_that_needs_all_read_back_replaces_no_version_before(tmp_path):
-    world = World()
-
+async def test_a_run_that_needs_all_read_back_replaces_no_version_before(world, tmp_path):
     async with joined(world, tmp_path, "ab", level=ProofLevel.LOADED) as coordinator:
         await publish_in_haste(coordinator, world, last=4, seconds=0.05)
         for step in (2, 3):
@@ -369,9 +348,7 @@ async def test_a_run_that_needs_all_read_back_replaces_no_version_before(tmp_pat
     ]
 
 
-async def test_a_restart_reads_back_what_the_run_needs_of_the_live_version(tmp_path):
-    world = World()
-
+async def test_a_restart_reads_back_what_the_run_needs_of_the_live_version(world, tmp_path):
     async with joined(world, tmp_path, "a", level=ProofLevel.LOADED) as coordinator:
         hangs = asyncio.Event()
 
@@ -393,9 +370,10 @@ async def test_a_restart_reads_back_what_the_run_needs_of_the_live_version(tmp_p
                 await asyncio.sleep(0.01)
 
 
-async def test_a_read_back_that_hangs_delays_each_commit_longer_until_it_is_given_up(tmp_path):
+async def test_a_read_back_that_hangs_delays_each_commit_longer_until_it_is_given_up(
+    world, tmp_path
+):
     """It would else be begun again for ever, and nothing of that replica ever be read."""
-    world = World()
     config = WeightSyncSection(sample_share=1.0, join_timeout=10, prove_timeout=1.5)
 
     async with joined(world, tmp_path, "ab", config=config, first_retry=3600) as coordinator:
@@ -412,11 +390,9 @@ def coordinator_reads(world) -> list[str]:
 
 
 async def test_a_sampled_fault_takes_the_replica_out_until_it_is_fixed_under_another_name(
-    tmp_path,
+    world, tmp_path
 ):
     """Tokens of 0.2 from b exist that were made before the fault was found."""
-    world = World()
-
     async with joined(world, tmp_path, "ab", config=sampling(1.0)) as coordinator:
         world.replicas["b"].proof = "wrong"
         await publish(coordinator, world, 2)
@@ -436,9 +412,9 @@ async def test_a_sampled_fault_takes_the_replica_out_until_it_is_fixed_under_ano
         assert proofs["b"] in await coordinator.list_proofs([VersionId(0, 2)])
 
 
-async def test_a_replica_that_is_wrong_twice_has_a_third_name_and_a_restart_remembers(tmp_path):
-    world = World()
-
+async def test_a_replica_that_is_wrong_twice_has_a_third_name_and_a_restart_remembers(
+    world, tmp_path
+):
     async with joined(world, tmp_path, "a", config=sampling(1.0)) as coordinator:
         for step in (2, 4):
             world.replicas["a"].proof = "wrong"
@@ -455,9 +431,7 @@ async def test_a_replica_that_is_wrong_twice_has_a_third_name_and_a_restart_reme
         assert world.replicas["a"].maker == maker
 
 
-async def test_verify_reads_everything_back_now(tmp_path):
-    world = World()
-
+async def test_verify_reads_everything_back_now(world, tmp_path):
     async with running(world, tmp_path, first_retry=3600) as coordinator:
         assert await coordinator.verify([]) == ((), {})
         await join(coordinator, world, "a", "b")
@@ -480,32 +454,24 @@ async def test_verify_reads_everything_back_now(tmp_path):
         assert "a" in coordinator.routing().faults
 
 
-def test_versions_are_listed_with_their_proofs_also_after_a_restart(tmp_path):
-    world = World()
-
+async def test_versions_are_listed_with_their_proofs_also_after_a_restart(world, tmp_path):
     async def listed(coordinator):
         records = await coordinator.list_versions()
         assert await coordinator.list_versions(2) == records[:2]
         assert all(r.num_blocks == NUM_BLOCKS and r.num_bytes == 40 for r in records)
         return [(record.policy.version.step, record.proofs) for record in records]
 
-    async def first():
-        async with running(world, tmp_path) as coordinator:
-            assert await coordinator.list_versions() == ()
-            await join(coordinator, world, "a")
-            for step in (1, 3, 5):
-                await publish_all(coordinator, world, step)
-            return await listed(coordinator)
-
-    async def second():
-        async with running(world, tmp_path) as coordinator:
-            assert await coordinator.list_proofs([VersionId(0, 3)]) == (proof("a", 3, 0),)
-            return await listed(coordinator)
-
-    before = asyncio.run(first())
-    assert before == [
+    expected = [
         (5, (proof("a", 5, 0),)),
         (3, (proof("a", 3, 0),)),
         (1, (proof("a", 1, NUM_BLOCKS),)),
     ]
-    assert asyncio.run(second()) == before
+    async with running(world, tmp_path) as coordinator:
+        assert await coordinator.list_versions() == ()
+        await join(coordinator, world, "a")
+        for step in (1, 3, 5):
+            await publish_all(coordinator, world, step)
+        assert await listed(coordinator) == expected
+    async with running(world, tmp_path) as coordinator:
+        assert await coordinator.list_proofs([VersionId(0, 3)]) == (proof("a", 3, 0),)
+        assert await listed(coordinator) == expected

@@ -35,16 +35,6 @@ def test_of_each_host_one_takes_the_version():
     assert take_turns([A, B, ALONE, replace(ALONE, incarnation=2)], {}, "auto")[1] == [B]
 
 
-def test_who_has_a_neighbour_with_it_does_not_wait():
-    assert take_turns([A, B, C], {"here": LENDER}, "auto") == ([A, B, C], [])
-
-
-@pytest.mark.parametrize("transport", ["collective", "relay"])
-def test_only_by_default(transport):
-    assert take_turns([A, B, C], {}, transport) == ([A, B, C], [])
-    assert find_lenders({A: "/shadow/a"}, transport) == {}
-
-
 def test_only_a_copy_of_its_own_is_lent():
     copies = {A: "", B: "/shadow/b", C: "/shadow/c", ALONE: "/shadow/d"}
     assert find_lenders(copies, "auto") == {
