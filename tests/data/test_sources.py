@@ -59,6 +59,7 @@ def test_every_format_gives_the_same_rows(
         ("a.json", "[1]", "a.json:1: a row must be an object"),
         ("a.json", '{"a": 1}\n{', "a.json:2: not JSON"),
         ("a.csv", "q,a\n1\n", "a.csv:2: more or fewer fields"),
+        ("a.csv", "q,a\n1,2,3\n", "a.csv:2: more or fewer fields"),
         ("a.csv", 'q,a\n"1,2\n', "a.csv: not CSV"),
         ("a.arrow", "nothing", "a.arrow: not Arrow"),
         ("a.parquet", "nothing", "a.parquet: not Parquet"),
