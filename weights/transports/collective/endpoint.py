@@ -62,7 +62,7 @@ TURN_SECONDS = 10.0
 """What the group before this one may take to end; its members wait for us meanwhile."""
 COPY_SECONDS = 5.0
 """What a copy may take to end when its transfer has."""
-POLL_SECONDS = 0.002
+POLL_SECONDS = 0.0005
 DEVICE_POLL_SECONDS = 0.0002
 """A bucket of 64 MiB passes a link of 200 Gbit/s in 0.0027 s."""
 SENDER = 0

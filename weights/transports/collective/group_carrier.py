@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
@@ -116,23 +117,24 @@ class _Arrival:
 
     def __init__(self, job: CarryJob[CollectiveSource], num_threads: int) -> None:
         held = {piece.block.number for piece in job.pieces()}
-        self._ends = [
-            (piece.end, piece.block.number)
-            for piece in job.stream.pieces
-            if piece.block.number in held
-        ]
+        pieces = [piece for piece in job.stream.pieces if piece.block.number in held]
+        self._ends = [piece.end for piece in pieces]
+        self._numbers = [piece.block.number for piece in pieces]
         self._next = 0
         self._job = job
+        self._num_threads = num_threads
         self._threads = ThreadPoolExecutor(num_threads, "transfer-digests")
         self._landing: list[Future[None]] = []
         """In the stream's order."""
 
     def reach(self, end: int) -> None:
-        """From one thread at a time."""
+        """From one thread at a time. A bucket's blocks are one call a thread: a call a block takes as long as its digest."""
         self._job.stop.check()
-        while self._next < len(self._ends) and self._ends[self._next][0] <= end:
-            self._landing.append(self._threads.submit(self._land, self._ends[self._next][1]))
-            self._next += 1
+        first, self._next = self._next, bisect_right(self._ends, end, self._next)
+        there = self._numbers[first : self._next]
+        share = -(-len(there) // self._num_threads) or 1
+        for start in range(0, len(there), share):
+            self._landing.append(self._threads.submit(self._land, there[start : start + share]))
 
     def finish(self) -> None:
         """Returns once all have landed. Raises TransferError for the first wrong one of the stream."""
@@ -154,7 +156,8 @@ class _Arrival:
         """Digests that have not begun are not made any more."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _land(self, number: int) -> None:
-        # On few cores gloo's own thread must come first, or the sender waits for digests.
-        os.sched_yield()
-        self._job.land(number)
+    def _land(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            # On few cores gloo's own thread must come first, or the sender waits for digests.
+            os.sched_yield()
+            self._job.land(number)
