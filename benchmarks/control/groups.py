@@ -7,7 +7,7 @@ its own, its real ledger, payloads and store; stand-ins, which answer at once, o
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.control.one_run import Outcome, Work, measure
@@ -18,8 +18,13 @@ from tests.redis_server import RedisServer
 GOAL = 500.0
 GROUP = Shape(replicas=4, samples=8, tokens=512, chunks=1)
 WORK = Work(steps=65, groups_per_step=64)
-GROWTH_WORK = Work(steps=13, groups_per_step=512, warmup=3)
-SHORT_WORK = Work(steps=10, groups_per_step=64, warmup=4)
+GROWTH_REPLICAS = (1, 8, 64)
+GROWTH_WORK = {
+    tokens: Work(steps=steps, groups_per_step=64, warmup=4)
+    for tokens, steps in {512: 44, 8192: 14, 32768: 10}.items()
+}
+"""By the tokens of an answer."""
+MANY_WORK = Work(steps=13, groups_per_step=512, warmup=3)
 ROUNDS = 5
 PLACES = (
     "controller on core 0 (`trimaran serve controller`, all its threads); replicas, reward, trainer,"
@@ -46,29 +51,51 @@ def measure_groups(work: Path, quick: bool) -> tuple[list[Row], str]:
 
 
 def measure_growth(work: Path, quick: bool) -> tuple[list[Row], str]:
-    replicas = {
-        f"replicas_{number}": (Shape(number, 8, 512, 1), GROWTH_WORK, False)
-        for number in (1, 10, 100, 1000)
+    """From 1 to 64 replicas, and to 1,000; answers of 512 to 32,768 tokens."""
+    sides = {
+        _name(replicas, tokens): (_shape(replicas, tokens), GROWTH_WORK[tokens], False)
+        for tokens in GROWTH_WORK
+        for replicas in GROWTH_REPLICAS
     }
-    lengths = {
-        f"tokens_{tokens}": (Shape(4, 8, tokens, max(1, tokens // 512)), SHORT_WORK, False)
-        for tokens in (512, 2048, 8192, 32768)
-    }
-    outcomes = _interleaved(work, replicas | lengths, quick)
-    rows = [row for name, found in outcomes.items() for row in _rows(name, found, None)]
-    cpu = {name: _median(found, "cpu_seconds_per_group") for name, found in outcomes.items()}
-    growth = cpu["replicas_1000"] / cpu["replicas_1"]
-    tokens = (32768 - 512) * 8
-    per_token = (cpu["tokens_32768"] - cpu["tokens_512"]) / tokens
-    return [
-        *rows,
-        Row("cpu_of_a_group_1000_replicas_against_1", growth, "ratio", None, False),
-        Row("cpu_of_a_further_token", 1e9 * per_token, "ns", None, False),
-    ], (
-        f"{_rounds(quick)} interleaved rounds; replicas: {GROWTH_WORK.groups_per_step} groups of"
-        f" 8 x 512 tokens a step; lengths: {SHORT_WORK.groups_per_step} groups of 8, a chunk each 512"
-        f" tokens; SQLite; {PLACES}"
+    sides[_name(1000, 512)] = (_shape(1000, 512), MANY_WORK, False)
+    outcomes = _interleaved(work, sides, quick)
+    rows: list[Row] = []
+    for name, found in outcomes.items():
+        num_tokens = GROUP.samples * sides[name][0].tokens
+        rate = num_tokens * _median(found, "groups_per_second")
+        size = _median(found, "ledger_bytes_per_group")
+        rows += _rows(name, found, None)
+        rows.append(Row(f"{name}_tokens", rate, "tokens/s", None, True))
+        rows.append(Row(f"{name}_ledger_of_a_group", size, "bytes", None, False))
+    return [*rows, *_linearity(outcomes)], (
+        f"{_rounds(quick)} interleaved rounds; groups of {GROUP.samples}, a chunk each 512 tokens; SQLite; {PLACES}"
     )
+
+
+def _linearity(outcomes: Mapping[str, Sequence[Outcome]]) -> Iterator[Row]:
+    """A group's cost with 64 replicas over that with 1; that of answers of 8,192 tokens over what a straight line
+    from the shortest to the longest says."""
+    cpu = {name: _median(found, "cpu_seconds_per_group") for name, found in outcomes.items()}
+    for tokens in GROWTH_WORK:
+        ratio = cpu[_name(64, tokens)] / cpu[_name(1, tokens)]
+        yield Row(f"cpu_of_64_replicas_over_1_at_{tokens}", ratio, "ratio", 1.1, False)
+    short, middle, long = GROWTH_WORK
+    for replicas in GROWTH_REPLICAS:
+        low, found, high = (cpu[_name(replicas, tokens)] for tokens in GROWTH_WORK)
+        line = low + (high - low) * (middle - short) / (long - short)
+        yield Row(f"cpu_over_a_line_with_{replicas}", found / line, "ratio", 1.1, False)
+    size = {name: _median(found, "ledger_bytes_per_group") for name, found in outcomes.items()}
+    for name, other in ((_name(1, long), "longest_answers"), (_name(64, short), "64_replicas")):
+        ratio = size[name] / size[_name(1, short)]
+        yield Row(f"ledger_of_a_group_with_{other}", ratio, "ratio", 1.1, False)
+
+
+def _name(replicas: int, tokens: int) -> str:
+    return f"replicas_{replicas}_tokens_{tokens}"
+
+
+def _shape(replicas: int, tokens: int) -> Shape:
+    return Shape(replicas, GROUP.samples, tokens, tokens // 512)
 
 
 def _interleaved(

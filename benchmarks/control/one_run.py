@@ -6,6 +6,7 @@ its store. The stand-ins, this process and the Redis server share the other core
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ import psutil
 
 from benchmarks.control import stand_ins
 from benchmarks.control.stand_ins import INSTANT, Seconds, Shape
+from trimaran.ledger.ledger import read_trees
+from trimaran.ledger.payloads.files import FolderPayloads
 from trimaran.run.context import RunContext
 from trimaran.run.environment import COMMON
 from trimaran.run.network import LOOPBACK
+from trimaran.store import open_store
 
 CONTROLLER_CORES, OTHER_CORES = {0}, {1}
 POLL_SECONDS = 0.1
@@ -52,6 +56,8 @@ class Outcome:
     groups_per_second: float
     cpu_seconds_per_group: float
     """Of the controller, all threads."""
+    ledger_bytes_per_group: float
+    """Of all records, without the payloads."""
     resident_mib: list[tuple[int, float]]
     """Of the controller, by the number of groups that had trained."""
 
@@ -71,7 +77,19 @@ def measure(
     with _stand_ins(shape, seconds) as endpoints:
         _write_run(folder, run_folder, shape, work, endpoints, store_url)
         with _controller(folder, run_folder) as controller:
-            return _follow(controller, run_folder, work, observe)
+            found = _follow(controller, run_folder, work, observe)
+    num_bytes = 0 if store_url else asyncio.run(_ledger_bytes(run_folder))
+    return replace(found, ledger_bytes_per_group=num_bytes / (work.steps * work.groups_per_step))
+
+
+async def _ledger_bytes(run_folder: Path) -> int:
+    """As JSON, before the store and the archive compress them."""
+    store = await open_store(f"sqlite:{run_folder / 'store.sqlite'}")
+    payloads = FolderPayloads(run_folder / "payloads")
+    records = read_trees(store, payloads, run_folder.name)
+    found = sum([len(json.dumps(tree)) async for _, tree in records])
+    await store.close()
+    return found
 
 
 @contextmanager
@@ -194,7 +212,7 @@ def _follow(
         )
     (first, began, _, cpu_before), (last, done, _, cpu_after) = marks[0], marks[-1]
     groups = (last - first) * work.groups_per_step
-    return Outcome(groups / (done - began), (cpu_after - cpu_before) / groups, memory)
+    return Outcome(groups / (done - began), (cpu_after - cpu_before) / groups, 0.0, memory)
 
 
 class _Rows:

@@ -10,6 +10,7 @@ PARTS = Parts(
     {
         "shapes": "shapes:measure_shapes",
         "long_tail": "long_tail:measure_long_tail",
+        "long_prompts": "long_prompts:measure_long_prompts",
         "ranks": "ranks:measure_ranks",
         "memory": "memory:measure_memory",
         "prepare": "prepare:measure_prepare",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-CHUNK_SCORES_CPU = 1 << 20
+CHUNK_SCORES_CPU = 1 << 19
 """Scores that exist at a time, unless one query has more: few enough for the CPU's cache."""
 CHUNK_SCORES = 1 << 26
 """On an accelerator, where each call costs: with their float32 copies about 1 GiB."""
