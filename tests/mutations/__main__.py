@@ -13,17 +13,16 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
-from tests.mutations.table import MUTATIONS, Drive, Mutation
+from tests.mutations.table import MUTATIONS, Mutation
 from tests.process_group import run_in_group
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("trimaran", "weights", "services", "commands", "tests", "pyproject.toml")
 TEST_SECONDS = 240
-DRIVE_SECONDS = 300
-NUM_DRIVEN = 2
 FAILED = 1
 """pytest's exit code for a test that failed; an error of collection has another one."""
 
@@ -31,7 +30,6 @@ FAILED = 1
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="changes whose promise or file holds this text")
-    parser.add_argument("--no-drive", action="store_true", help="without the fault driver")
     arguments = parser.parse_args()
     chosen = [m for m in MUTATIONS if arguments.only in m.promise or arguments.only in m.file]
     with tempfile.TemporaryDirectory(prefix="trimaran-mutations-") as folder:
@@ -43,7 +41,7 @@ def main() -> int:
         survivors = 0
         for mutation in chosen:
             started = time.monotonic()
-            faults = list(try_out(copy, mutation, not arguments.no_drive))
+            faults = list(try_out(copy, mutation))
             survivors += bool(faults)
             verdict = "; ".join(faults) or "killed"
             print(f"{mutation.promise}: {verdict} ({time.monotonic() - started:.0f} s)", flush=True)
@@ -62,7 +60,7 @@ def copy_tree(target: Path) -> Path:
     return target
 
 
-def try_out(copy: Path, mutation: Mutation, drive: bool) -> Iterable[str]:
+def try_out(copy: Path, mutation: Mutation) -> Iterable[str]:
     """What keeps the change from being noticed as it should be; nothing when all is well."""
     path = copy / mutation.file
     before = path.read_text()
@@ -74,36 +72,36 @@ def try_out(copy: Path, mutation: Mutation, drive: bool) -> Iterable[str]:
         for test in mutation.tests:
             if (code := run_tests(copy, [test])) != FAILED:
                 yield f"SURVIVED {test} (exit code {code})"
-        if drive and mutation.drive and not is_found(copy, mutation.drive):
-            yield f"SURVIVED the fault driver's {mutation.drive.only!r}"
     finally:
         path.write_text(before)
 
 
 def run_tests(copy: Path, tests: list[str]) -> int:
-    """Of these, what is in `make test`."""
+    """Of these, what is in `make test`. pytest's exit code; -1 when it takes too long: that notices
+    nothing."""
     words = ["-m", "not e2e or core", "-q", "-x", "-p", "no:cacheprovider"]
-    return run(copy, ["pytest", *words, *tests], TEST_SECONDS)[0]
-
-
-def is_found(copy: Path, drive: Drive) -> bool:
-    count = ["--seed", "1", "--count", str(NUM_DRIVEN), "--only", drive.only]
-    code, report = run(copy, ["tests.faults.drive", *count], DRIVE_SECONDS)
-    return code != 0 and any(
-        line.startswith("BROKEN") and drive.finding in line for line in report.splitlines()
-    )
-
-
-def run(copy: Path, module: list[str], seconds: float) -> tuple[int, str]:
-    """Exit code and output. -1 when it takes too long: that notices nothing."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(copy),
         "PYTHONDONTWRITEBYTECODE": "1",  # two changes of one second and size must not be confused
         "OMP_NUM_THREADS": "1",
     }
-    ended = run_in_group([sys.executable, "-m", *module], copy, environment, seconds)
-    return ended or (-1, "")
+    command = [sys.executable, "-m", "pytest", *words, *map(node_of, tests)]
+    ended = run_in_group(command, copy, environment, TEST_SECONDS)
+    return ended[0] if ended else -1
+
+
+def node_of(test: str) -> str:
+    """As pytest names it, from the test's name alone. Raises ValueError unless one file has it."""
+    [file] = (name for name, text in texts().items() if f"def {test}(" in text)
+    return f"{file}::{test}"
+
+
+@cache
+def texts() -> Mapping[str, str]:
+    """Of the files with tests, by their names in the tree."""
+    files = (ROOT / "tests").rglob("test_*.py")
+    return {str(file.relative_to(ROOT)): file.read_text() for file in files}
 
 
 if __name__ == "__main__":
