@@ -38,69 +38,51 @@ INTERFACES = (
 )
 
 
-def looked(system: System) -> Made:
-    return examine(system, None)
+def on(
+    host: Callable[[Path], System], change: Callable[[Path], object] = lambda root: None
+) -> Callable[[Path], Made]:
+    """What is found on a healthy host that `change` has harmed."""
+
+    def make(root: Path) -> Made:
+        system = host(root)
+        change(root)
+        return examine(system, None)
+
+    return make
 
 
-def other_torch(root: Path) -> Made:
-    system = npu_host(root)
-    write_package(root, "torch", "2.9.0")
-    return looked(system)
+def harmed_tool(name: str, script: str) -> Callable[[Path], Made]:
+    return on(npu_host, lambda root: write_tool(root, name, script))
 
 
-def no_triton(root: Path) -> Made:
-    system = npu_host(root)
-    (root / "site/triton_ascend-0.dist-info/METADATA").unlink()
-    (root / "site/triton_ascend-0.dist-info").rmdir()
-    return looked(system)
+def variables(**given: str) -> Callable[[Path], Made]:
+    return on(lambda root: npu_host(root, **given))
 
 
-def generic_torchvision(root: Path) -> Made:
-    system = cpu_host(root)
+def unset(name: str) -> Callable[[Path], Made]:
+    return on(lambda root: without(npu_host(root), name))
+
+
+def removed(*names: str) -> Callable[[Path], Made]:
+    def change(root: Path) -> None:
+        for name in names:
+            (root / name).rename(root / f"{name}.away")
+
+    return on(npu_host, change)
+
+
+def generic_torchvision(root: Path) -> None:
     write_package(root, "torch", "2.13.0+cpu")
     write_package(root, "torchvision", "0.28.0")
-    return looked(system)
 
 
-def static_tls(root: Path) -> Made:
+def static_tls(root: Path) -> None:
     """A library that wants more static TLS than is left, compiled here."""
-    system = cpu_host(root)
     (root / "site/scikit_learn.libs").mkdir()
     (root / "tls.c").write_text(TLS_C)
     library = root / "site/scikit_learn.libs/libgomp-947d5fa1.so.1.0.0"
     command = ["cc", "-shared", "-fPIC", "-o", str(library), str(root / "tls.c")]
     subprocess.run(command, check=True, timeout=60)
-    return looked(system)
-
-
-def tool(name: str, script: str) -> Callable[[Path], Made]:
-    def make(root: Path) -> Made:
-        system = npu_host(root)
-        write_tool(root, name, script)
-        return looked(system)
-
-    return make
-
-
-def no_compiler(root: Path) -> Made:
-    system = npu_host(root)
-    for name in ("g++", "clang++"):
-        (root / "bin" / name).unlink()
-    return looked(system)
-
-
-def variables(**given: str) -> Callable[[Path], Made]:
-    return lambda root: looked(npu_host(root, **given))
-
-
-def removed(*names: str) -> Callable[[Path], Made]:
-    def make(root: Path) -> Made:
-        system = npu_host(root)
-        for name in names:
-            (root / name).rename(root / f"{name}.away")
-        return looked(system)
-
-    return make
 
 
 def closed(root: Path) -> Made:
@@ -149,26 +131,12 @@ def on_two_hosts(root: Path) -> Made:
     return list(check_addresses(Addresses("node-1", {}, INTERFACES, {}), of_run))
 
 
-def overlap(root: Path) -> Made:
-    system = cpu_host(root)
-    write(root, "proc/sys/net/ipv4/ip_local_port_range", "1024 65535")
-    return looked(system)
-
-
 def limited(**limits: str) -> Callable[[Path], Made]:
-    def make(root: Path) -> Made:
-        system = npu_host(root)
+    def change(root: Path) -> None:
         write_limits(root, **{"files": "65536", **limits})
         (root / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
-        return looked(system)
 
-    return make
-
-
-def small_container(root: Path) -> Made:
-    system = cpu_host(root)
-    write(root, "sys/fs/cgroup/pids.max", "256\n")
-    return looked(system)
+    return on(npu_host, change)
 
 
 def small_shm(root: Path) -> Made:
@@ -178,28 +146,33 @@ def small_shm(root: Path) -> Made:
     return list(check_limits(facts, "cpu", parallel))
 
 
-def no_thp(root: Path) -> Made:
-    system = cpu_host(root)
-    write(root, "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n")
-    return looked(system)
-
-
 GUIDE_TLS = "cannot allocate memory in static TLS block"
 HOST_CASES: dict[str, Case] = {
-    "versions/mismatch": (other_torch, ("torch 2.9.0", "==2.10.0", "vllm-ascend 0.23.0")),
-    "versions/absent": (no_triton, ("triton-ascend is not installed", "==3.2.2")),
-    "versions/build": (generic_torchvision, ("torchvision 0.28.0", "torch 2.13.0+cpu")),
+    "versions/mismatch": (
+        on(npu_host, lambda root: write_package(root, "torch", "2.9.0")),
+        ("torch 2.9.0", "==2.10.0", "vllm-ascend 0.23.0"),
+    ),
+    "versions/absent": (
+        removed("site/triton_ascend-0.dist-info"),
+        ("triton-ascend is not installed", "==3.2.2"),
+    ),
+    "versions/build": (
+        on(cpu_host, generic_torchvision),
+        ("torchvision 0.28.0", "torch 2.13.0+cpu"),
+    ),
     "preloads/no-allocator": (variables(LD_PRELOAD=""), ("no jemalloc",)),
-    "preloads/static-tls": (static_tls, ("libgomp-947d5fa1.so.1.0.0", GUIDE_TLS)),
+    "preloads/static-tls": (on(cpu_host, static_tls), ("libgomp-947d5fa1.so.1.0.0", GUIDE_TLS)),
     "tools/npu-smi": (
-        tool("npu-smi", "echo dcmi module initialize failed >&2; exit 1"),
+        harmed_tool("npu-smi", "echo dcmi module initialize failed >&2; exit 1"),
         ("npu-smi info", "dcmi module initialize failed"),
     ),
     "tools/compiler": (
-        tool("clang++", "echo \"<stdin>:1:10: fatal error: 'cstdint' file not found\" >&2; exit 1"),
+        harmed_tool(
+            "clang++", "echo \"<stdin>:1:10: fatal error: 'cstdint' file not found\" >&2; exit 1"
+        ),
         ("clang++", "fatal error: 'cstdint' file not found"),
     ),
-    "tools/no-compiler": (no_compiler, ("g++, clang++",)),
+    "tools/no-compiler": (removed("bin/g++", "bin/clang++"), ("g++, clang++",)),
     "devices/refused": (refused, ("trainer.device cuda", "no GPU is in sight")),
     "devices/harmful-variable": (
         variables(VLLM_ASCEND_ENABLE_NZ="1"),
@@ -209,7 +182,7 @@ HOST_CASES: dict[str, Case] = {
     "devices/permission": (closed, ("/dev/davinci0", "cannot be opened")),
     "devices/mounts": (removed("usr/local/dcmi"), ("/usr/local/dcmi",)),
     "devices/environment": (
-        lambda root: looked(without(npu_host(root), "ATB_HOME_PATH")),
+        unset("ATB_HOME_PATH"),
         ("ATB is not set up in this shell", "ATB_HOME_PATH"),
     ),
     "devices/cut-short": (
@@ -237,15 +210,32 @@ HOST_CASES: dict[str, Case] = {
     ),
     "addresses/outside-subnet": (named({}, subnet="172.16.0.0/12"), ("172.16.0.0/12", "eth0")),
     "addresses/no-subnet": (on_two_hosts, ("rollout.hosts is 2",)),
-    "ports/outgoing-overlap": (overlap, ("1024 to 65535", "20000 to 32767")),
+    "ports/outgoing-overlap": (
+        on(
+            cpu_host,
+            lambda root: write(root, "proc/sys/net/ipv4/ip_local_port_range", "1024 65535"),
+        ),
+        ("1024 to 65535", "20000 to 32767"),
+    ),
     "ports/hccl-fixed": (
-        lambda root: looked(without(npu_host(root), "HCCL_HOST_SOCKET_PORT_RANGE")),
+        unset("HCCL_HOST_SOCKET_PORT_RANGE"),
         ("HCCL_HOST_SOCKET_PORT_RANGE is not set",),
     ),
     "limits/nofile": (limited(files="1024"), ("1024 files", "32768")),
     "limits/memlock": (limited(locked="8388608"), ("8 MiB", "mlx5_0")),
-    "limits/nproc": (small_container, ("256 processes", "768")),
+    "limits/nproc": (
+        on(cpu_host, lambda root: write(root, "sys/fs/cgroup/pids.max", "256")),
+        ("256 processes", "768"),
+    ),
     "limits/shared-memory": (small_shm, ("/dev/shm", "64 MiB")),
-    "limits/no-huge-pages": (no_thp, ("transparent huge pages",)),
+    "limits/no-huge-pages": (
+        on(
+            cpu_host,
+            lambda root: write(
+                root, "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]"
+            ),
+        ),
+        ("transparent huge pages",),
+    ),
 }
 """check/fault -> what makes it, and words of its text."""

@@ -23,9 +23,6 @@ Max locked memory         {locked:<20} unlimited            bytes
 MEMINFO = """\
 MemTotal:       {total} kB
 MemAvailable:   {free} kB
-HugePages_Total:       {pages}
-HugePages_Free:        {pages}
-Hugepagesize:       2048 kB
 """
 STACK = {
     "vllm-ascend": "0.23.0",
@@ -119,9 +116,9 @@ def write_limits(
     write(root, "proc/self/limits", text)
 
 
-def write_meminfo(root: Path, total: int = 64 << 20, free: int = 60 << 20, pages: int = 0) -> None:
-    """kB, and a number of huge pages."""
-    write(root, "proc/meminfo", MEMINFO.format(total=total, free=free, pages=pages))
+def write_meminfo(root: Path, total: int = 64 << 20, free: int = 60 << 20) -> None:
+    """kB."""
+    write(root, "proc/meminfo", MEMINFO.format(total=total, free=free))
 
 
 def config(root: Path, size: int = 1000, **sections: Mapping[str, object]) -> RunConfig:

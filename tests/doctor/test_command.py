@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -99,27 +96,19 @@ def test_gpus_that_others_have_filled_are_named(
         (["--listen", "10.0.0.2:7990", "--token-file", "TOKEN"], "is beyond loopback"),
         (["--listen", "nowhere", "--token-file", "TOKEN"], "--listen nowhere"),
         (["--listen", "127.0.0.1:0"], "give --token-file"),
+        (["--host", "127.0.0.1:1", "--token-file", "OPEN"], "others can read this token"),
         (["--store", "sqlite:x"], "give redis://HOST:PORT/DB"),
     ],
 )
 def test_what_is_given_wrongly_is_reported(
     arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "token").write_text("a-token-of-a-test")
-    (tmp_path / "token").chmod(0o600)
-    given = [str(tmp_path / "token") if word == "TOKEN" else word for word in arguments]
+    for name, mode in (("TOKEN", 0o600), ("OPEN", 0o644)):
+        (tmp_path / name).write_text("a-token-of-a-test")
+        (tmp_path / name).chmod(mode)
+    given = [str(tmp_path / word) if word in ("TOKEN", "OPEN") else word for word in arguments]
     assert main(["doctor", *given]) == 2
     assert words in capsys.readouterr().err
-
-
-def test_a_token_that_others_can_read_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "token").write_text("a-token-of-a-test")
-    (tmp_path / "token").chmod(0o644)
-    arguments = ["--host", "127.0.0.1:1", "--token-file", str(tmp_path / "token")]
-    assert main(["doctor", *arguments]) == 2
-    assert "others can read this token" in capsys.readouterr().err
 
 
 def test_before_a_start_each_error_is_one_line(
@@ -136,26 +125,14 @@ def test_before_a_start_each_error_is_one_line(
 
 
 @pytest.mark.e2e
-def test_a_manager_says_so_before_it_starts(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "commands.cli", "up", "--address", address]
-        asked = subprocess.run(
-            [*command, "--folder", str(tmp_path)],
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "eth99"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    assert asked.returncode != 0  # the port is taken
-    assert asked.stderr.startswith("doctor: GLOO_SOCKET_IFNAME=eth99")
-
-
-@pytest.mark.e2e
-def test_a_run_says_so_before_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["train", "up"])
+def test_a_run_and_a_manager_say_so_before_they_start(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It goes on then; here it ends because a port is taken."""
+    """They go on then; here they end because a port is taken."""
     write_tiny_model(tmp_path / "model")
     capsys.readouterr()  # what its writing says
     (tmp_path / "train.jsonl").write_text('{"prompt": "1 + 2", "answer": "3"}\n')
@@ -164,7 +141,11 @@ def test_a_run_says_so_before_it_starts(
     (tmp_path / "run.yaml").write_text(json.dumps({**run, "reward": {"rules": {"gsm8k": 1.0}}}))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth99")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        endpoint = f"endpoints.reward=127.0.0.1:{taken.getsockname()[1]}"
-        assert main(["train", str(tmp_path / "run.yaml"), endpoint]) == 2
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = {
+            "train": [str(tmp_path / "run.yaml"), f"endpoints.reward={address}"],
+            "up": ["--folder", str(tmp_path / "runs"), "--address", address],
+        }
+        assert main([command, *words[command]]) == 2
     reported = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in reported] == ["doctor", "error"], reported

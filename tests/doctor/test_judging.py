@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from commands.doctor.checks.addresses import Addresses, check_addresses
 from commands.doctor.checks.limits import GIB, check_limits, read_limits
 from commands.doctor.checks.memory import needs_of
@@ -20,27 +22,27 @@ def in_subnet(root: Path, **variables: str) -> list[Finding]:
     return list(check_addresses(facts, config(root, network={"subnet": "10.0.0.0/8"})))
 
 
-def test_localhost_is_an_error_where_others_must_reach_it(tmp_path: Path) -> None:
-    (finding,) = in_subnet(tmp_path, MASTER_ADDR="localhost")
-    assert finding.severity is Severity.ERROR
-    assert finding.fix == "export MASTER_ADDR=10.7.0.4"  # not the first interface's
-    (finding,) = in_subnet(tmp_path, MASTER_ADDR="127.0.0.1")
-    assert finding.fault == "localhost"
+@pytest.mark.parametrize(
+    ("variable", "value", "fault", "fix"),
+    [
+        # Not the first interface's.
+        ("MASTER_ADDR", "localhost", "localhost", "export MASTER_ADDR=10.7.0.4"),
+        ("MASTER_ADDR", "127.0.0.1", "localhost", "export MASTER_ADDR=10.7.0.4"),
+        ("GLOO_SOCKET_IFNAME", "eth0", "other-interface", "unset GLOO_SOCKET_IFNAME"),
+        ("HCCL_IF_IP", "192.168.1.4", "other-interface", "unset HCCL_IF_IP"),
+        ("GLOO_SOCKET_IFNAME", "eth9", "no-interface", "export GLOO_SOCKET_IFNAME=ib0"),
+    ],
+)
+def test_in_a_subnet_what_names_another_interface_is_one_error(
+    variable: str, value: str, fault: str, fix: str, tmp_path: Path
+) -> None:
+    (finding,) = in_subnet(tmp_path, **{variable: value})
+    assert (finding.severity, finding.fault) == (Severity.ERROR, fault)
+    assert finding.fix.startswith(fix)
 
 
-def test_in_a_subnet_each_interface_is_that_of_the_subnet(tmp_path: Path) -> None:
+def test_in_a_subnet_its_own_interface_and_address_are_right(tmp_path: Path) -> None:
     assert not in_subnet(tmp_path, GLOO_SOCKET_IFNAME="ib0", HCCL_IF_IP="10.7.0.4")
-    (finding,) = in_subnet(tmp_path, GLOO_SOCKET_IFNAME="eth0")
-    assert finding.fault == "other-interface"
-    assert finding.fix.startswith("unset GLOO_SOCKET_IFNAME")
-    (finding,) = in_subnet(tmp_path, HCCL_IF_IP="192.168.1.4")
-    assert finding.fault == "other-interface"
-
-
-def test_an_interface_that_is_not_there_is_reported_once(tmp_path: Path) -> None:
-    (finding,) = in_subnet(tmp_path, GLOO_SOCKET_IFNAME="eth9")
-    assert finding.fault == "no-interface"
-    assert finding.fix == "export GLOO_SOCKET_IFNAME=ib0"
 
 
 def test_where_the_kernel_lists_no_interfaces_nothing_is_said_of_them() -> None:

@@ -23,7 +23,6 @@ from commands.doctor.system import System
 from tests.doctor.made import cpu_host, faults, npu_host, write, write_package
 from tests.redis_server import RedisServer
 from tests.tiny_disk import mounted
-from trimaran.errors import InputError
 from trimaran.store import probe_server
 
 ASK = "import os; from commands.doctor.checks.limits import read_limits; from commands.doctor.system import"
@@ -155,8 +154,3 @@ def test_a_wrong_password_is_reported_and_not_shown(redis_program: str, tmp_path
         server.kill()
     assert finding.fault == "unreachable" and "password" in finding.what
     assert "the-wrong-one" not in str(finding)
-
-
-def test_a_store_that_is_a_file_is_refused() -> None:
-    with pytest.raises(InputError, match="redis://HOST:PORT/DB"):
-        asyncio.run(probe_server("sqlite:runs/store.sqlite"))
