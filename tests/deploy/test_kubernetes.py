@@ -211,85 +211,62 @@ def test_prometheus_gets_through_the_network_policies() -> None:
     assert not [one for one in without if one["metadata"]["name"] == "demo-monitoring"]
 
 
-def test_sinks_functions_and_rules_reach_the_manager_and_the_rewards(tmp_path: Path) -> None:
-    allow = {"sinks": ["wandb"], "functions": ["/rewards/mine.py:score"], "rules": ["gsm8k"]}
-    objects = render("npu", json_values=(f"manager.allow={json.dumps(allow)}",))
+def allowed_in(pod: dict[str, Any]) -> list[str]:
+    [container] = pod["containers"]
+    [entries] = [one["value"] for one in container["env"] if one["name"] == "TRIMARAN_ALLOW"]
+    return entries.split("\n")
+
+
+def test_what_is_allowed_reaches_the_manager_the_rewards_and_the_environments(
+    tmp_path: Path,
+) -> None:
+    allow = {"sinks": ["wandb"], "rules": ["gsm8k"]}
+    code = {"functions": ["/rewards/mine.py:score"], "commands": ["command npx server"]}
+    values = (f"manager.allow={json.dumps(allow | code)}", "environment.replicas=2")
+    objects = render("npu", json_values=values)
     settings = manager_settings(objects, tmp_path)
-    assert settings.allow
+    assert settings.allow and settings.allowed
     assert (list(settings.allow.sinks), list(settings.allow.rules or ())) == (["wandb"], ["gsm8k"])
-    reward = dict(pods(objects))["reward"]["containers"][0]
-    [entries] = [one["value"] for one in reward["env"] if one["name"] == "TRIMARAN_ALLOW"]
-    assert entries.split("\n") == allow["functions"]
+    found = dict(pods(objects))
+    for name in ("reward", "environment"):
+        assert allowed_in(found[name]) == code["functions"] + code["commands"], name
+    assert found["environment"]["containers"][0]["args"][:2] == ["serve", "environment"]
+    assert named(objects, "Deployment", "environment")["spec"]["replicas"] == 2
+
+
+def test_without_words_every_rule_is_allowed_and_no_environment_is_there(tmp_path: Path) -> None:
     every = manager_settings(render("npu"), tmp_path).allow
     assert every and every.rules is None
-
-
-def test_environments_are_there_where_they_are_asked_for(tmp_path: Path) -> None:
     assert "environment" not in dict(pods(render("npu")))
-    allow = {"functions": ["/tools/mine.py:add"], "commands": ["command npx server"]}
-    values = (f"manager.allow={json.dumps(allow)}", "environment.replicas=2")
-    objects = render("npu", json_values=values)
-    assert manager_settings(objects, tmp_path).allowed
-    [deployment] = [o for o in objects if o["metadata"]["name"] == "demo-environment"]
-    assert deployment["spec"]["replicas"] == 2
-    [container] = dict(pods(objects))["environment"]["containers"]
-    assert container["args"][:2] == ["serve", "environment"]
-    [entries] = [one["value"] for one in container["env"] if one["name"] == "TRIMARAN_ALLOW"]
-    assert entries.split("\n") == allow["functions"] + allow["commands"]
-
-
-def answers_of_a_cluster(objects: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """As much as Helm asks for: which kinds there are, and the objects themselves. By path."""
-    kinds: dict[str, dict[str, Any]] = {}
-    found: dict[str, Any] = {"/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"}}
-    for one in objects:
-        version, kind = one["apiVersion"], one["kind"]
-        root = f"/{'apis' if '/' in version else 'api'}/{version}"
-        plural = kind.lower() + "s"
-        kinds.setdefault(root, {})[kind] = {
-            "name": plural,
-            "kind": kind,
-            "namespaced": True,
-            "verbs": ["get"],
-        }
-        owner = {"meta.helm.sh/release-name": "demo", "meta.helm.sh/release-namespace": "lab"}
-        there = {**one, "metadata": {**one["metadata"], "annotations": owner}}
-        found[f"{root}/namespaces/lab/{plural}/{one['metadata']['name']}"] = there
-    for root, resources in kinds.items():
-        version = root.split("/", 2)[2]
-        found[root] = {"groupVersion": version, "resources": [*resources.values()]}
-    versions = [version.split("/", 2)[2] for version in kinds if version.startswith("/apis/")]
-    groups = [
-        {
-            "name": version.partition("/")[0],
-            "versions": [{"groupVersion": version, "version": version.partition("/")[2]}],
-        }
-        for version in versions
-    ]
-    found["/api"] = {"versions": ["v1"]}
-    found["/apis"] = {"groups": groups}
-    return found
 
 
 @contextmanager
-def cluster_with(objects: tuple[dict[str, Any], ...]) -> Iterator[str]:
-    answers = answers_of_a_cluster(objects)
+def cluster_with(objects: tuple[dict[str, Any], ...], secret: dict[str, Any]) -> Iterator[str]:
+    """As much of an API server as Helm asks for: the kinds of these objects, and one secret that is there."""
+    answers: dict[str, Any] = {"/version": {"gitVersion": "v1.33.0"}, "/api": {"versions": ["v1"]}}
+    groups: list[dict[str, Any]] = []
+    for one in objects:
+        version, kind = one["apiVersion"], one["kind"]
+        root = f"/{'apis' if '/' in version else 'api'}/{version}"
+        if root not in answers:
+            answers[root] = {"groupVersion": version, "resources": []}
+            group, _, number = version.rpartition("/")
+            groups.append(
+                {"name": group, "versions": [{"groupVersion": version, "version": number}]}
+            )
+        plural = {"name": f"{kind.lower()}s", "kind": kind, "namespaced": True, "verbs": ["get"]}
+        answers[root]["resources"].append(plural)
+    answers["/apis"] = {"groups": [group for group in groups if group["name"]]}
+    answers["/api/v1/namespaces/lab/secrets/" + secret["metadata"]["name"]] = secret
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = answers.get(self.path.partition("?")[0])
-            missing = {
-                "apiVersion": "v1",
-                "kind": "Status",
-                "status": "Failure",
-                "reason": "NotFound",
-            }
-            body = json.dumps(found or missing).encode()
+            missing = {"apiVersion": "v1", "kind": "Status", "reason": "NotFound"}
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(json.dumps(found or missing).encode())
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
@@ -309,8 +286,9 @@ def test_an_upgrade_keeps_the_clients_that_were_added() -> None:
     line = f"- {{name: ada, owner: ada, role: viewer, sha256: {digest('a-token-of-ada')}}}\n"
     added = {**data, "clients.yaml": data["clients.yaml"].rstrip() + "\n" + line}
     encoded = {key: base64.b64encode(text.encode()).decode() for key, text in added.items()}
-    others = tuple(one for one in before if one is not secret)
-    with cluster_with((*others, {**secret, "data": encoded})) as address:
+    owner = {"meta.helm.sh/release-name": "demo", "meta.helm.sh/release-namespace": "lab"}
+    there = {**secret, "metadata": {**secret["metadata"], "annotations": owner}, "data": encoded}
+    with cluster_with(before, there) as address:
         done = helm(
             *("template", "demo", CHART, "--namespace=lab", "--values", CHART / "cpu.yaml"),
             *("--dry-run=server", "--disable-openapi-validation", f"--kube-apiserver={address}"),
@@ -325,13 +303,8 @@ def test_an_upgrade_keeps_the_clients_that_were_added() -> None:
     [
         ("rollout.replicas=0", "/rollout/replicas"),
         ("rollout.replica=2", "'replica'"),
-        ("rollout.hosts=0", "/rollout/hosts"),
         ("rollout.hosts=2", "rollout.hosts: 2 hosts have no equal parts of a replica's 1 devices"),
-        ("trainer.ranks=two", "/trainer/ranks"),
-        ("pools.cpu.device=tpu", "/pools/cpu/device"),
         ("redis.address=redis://user:secret@host:6379", "/redis/address"),
-        ("storage.claim.accessMode=Any", "/storage/claim/accessMode"),
-        ("network.subnet=eth0", "/network/subnet"),
         ("rollout.pool=h100", "rollout.pool: there is no pool h100; pools has cpu"),
         ("network.trusted=false", "network.trusted"),
         ("kuberay.enabled=true", "kuberay.image"),
@@ -383,9 +356,7 @@ def test_the_plugin_may_be_called_and_the_run_may_name_it(tmp_path: Path) -> Non
     objects = render("cpu")
     service = named(objects, "Service", "plugin")
     url = f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
-    reward = dict(pods(objects))["reward"]["containers"][0]
-    [allow] = [one["value"] for one in reward["env"] if one["name"] == "TRIMARAN_ALLOW"]
-    Allowed.from_entries(allow.split()).check_url(url, "url")
+    Allowed.from_entries(allowed_in(dict(pods(objects))["reward"])).check_url(url, "url")
     settings = manager_settings(objects, tmp_path)
     assert settings.allow and url in settings.allow.plugin_hosts
     assert settings.allow.plugin_credentials[url].token_variable == "TRIMARAN_BREVITY_TOKEN"
