@@ -80,8 +80,7 @@ test-all: install archives kubernetes-tools
 	$(SUITE) $(or $(PART),all)
 
 # Needs Debian's docker.io, iptables and mmdebstrap, and docker-compose 2.26 or newer on the path. It says
-# what is missing. ONLY="up scale" runs these alone and records nothing;
-# ONLY=--sources builds no image again: it mounts the checkout into those from before.
+# what is missing. ONLY="up scale" runs these alone and records nothing.
 test-compose: install
 	$(BIN)/python -m tests.compose $(ONLY)
 

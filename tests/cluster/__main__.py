@@ -22,7 +22,7 @@ from typing import Any
 from tests.cluster.hosts import why_impossible
 from tests.cluster.ray_hosts import RayHosts
 from tests.cluster.trial import Trial
-from tests.compose.__main__ import commit
+from tests.contract_run.results import commit
 
 NAMES = ("whole", "harmed")
 RESULTS = Path(__file__).with_name("results.json")
@@ -31,7 +31,6 @@ RESULTS = Path(__file__).with_name("results.json")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster")
     parser.add_argument("--only", choices=NAMES, help="and leaves results.json alone")
-    parser.add_argument("--keep", action="store_true", help="the hosts' disks, to look at")
     options = parser.parse_args()
     why = why_impossible()
     if importlib.util.find_spec("ray") is None:
@@ -50,10 +49,7 @@ def main() -> int:
     finally:
         if not options.only:
             RESULTS.write_text(json.dumps(describe() | results, indent=1) + "\n")
-        if options.keep:
-            print(f"kept: {folder}", file=sys.stderr)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
@@ -61,7 +57,7 @@ def describe() -> dict[str, Any]:
     import ray  # pyright: ignore[reportMissingImports]
 
     return {
-        "commit": commit(),
+        "commit": commit(RESULTS),
         "date": time.strftime("%Y-%m-%d"),
         "ray": ray.__version__,
         "unit": "seconds after the fault; all hosts together have the machine's cores",

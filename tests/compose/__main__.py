@@ -1,6 +1,4 @@
-"""`python -m tests.compose [--sources] [STEP...]`: the compose demo under a real engine, step by step.
-
-`--sources` builds nothing: images from before, with this checkout's Python mounted into them.
+"""`python -m tests.compose [STEP...]`: the compose demo under a real engine, step by step.
 
 Prints a line each and records them in results.json. Ends with status 1 when one fails, and with
 status 2 where a tool is missing.
@@ -10,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from datetime import UTC, datetime
@@ -21,24 +18,22 @@ from tests.compose.engine import check_tools, engine, namespace
 from tests.compose.images import ROOT, build, sizes, variables
 from tests.compose.stack import Stack, left_behind, stack
 from tests.compose.steps import STEPS
+from tests.contract_run.results import commit
 
 FOLDER = ROOT / ".cache/compose"
 FILE = Path(__file__).with_name("results.json")
 LOG_LINES = "40"
 
 
-def main(words: list[str]) -> int:
+def main(names: list[str]) -> int:
     check_tools()
-    has_sources, names = "--sources" in words, [word for word in words if word != "--sources"]
     chosen = [step for step in STEPS if not names or step.__name__ in names]
-    results: dict[str, Any] = {"commit": commit(), "date": datetime.now(UTC).date().isoformat()}
-    if not has_sources:
-        results["images"] = build_all()
-        print(f"images: {results['images']}", flush=True)
-    results["python"] = "mounted from the checkout" if has_sources else "the images' own"
+    results: dict[str, Any] = {"commit": commit(FILE), "date": datetime.now(UTC).date().isoformat()}
+    results["images"] = build_all()
+    print(f"images: {results['images']}", flush=True)
     results["steps"] = {}
     with namespace(f"compose-{os.getpid()}") as name, engine(FOLDER, name) as environment:
-        good = run_steps(chosen, environment | variables(has_sources), results["steps"])
+        good = run_steps(chosen, environment | variables(), results["steps"])
     if not names:
         FILE.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     return 0 if good else 1
@@ -79,14 +74,6 @@ def run_step(step: Any, one: Stack, results: dict[str, Any]) -> bool:
 
 def seconds(began: float) -> float:
     return round(time.monotonic() - began, 1)
-
-
-def commit() -> str:
-    """The checkout's, with a plus where files of it have changed since."""
-    known = ["git", "describe", "--always", "--abbrev=12", "--dirty=+"]
-    return subprocess.run(
-        known, cwd=ROOT, capture_output=True, text=True, timeout=60
-    ).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FILES = (ROOT / "deploy/compose/cpu.yaml", ROOT / "tests/compose/sources.yaml")
 PROJECT = "trimaran-test"
 BASE = "trimaran-test/base"
 WHEELS = "trimaran-test/wheels"
@@ -22,15 +21,12 @@ NUM_STEPS = "60"
 """Of the run: enough for all that is done to it."""
 
 
-def variables(has_sources: bool = False) -> dict[str, str]:
-    """What compose and its files take from the environment, for images that are made here.
-
-    `has_sources`: this checkout's Python takes the place of the images' own.
-    """
+def variables() -> dict[str, str]:
+    """What compose and its files take from the environment, for images that are made here."""
     images = {key: f"trimaran-test/{name}" for key, name in STAND_INS.items()}
     certificates = os.environ.get("SSL_CERT_FILE", "/dev/null")
     return images | {
-        "COMPOSE_FILE": ":".join(map(str, FILES if has_sources else FILES[:1])),
+        "COMPOSE_FILE": str(ROOT / "deploy/compose/cpu.yaml"),
         "COMPOSE_PROJECT_NAME": PROJECT,
         "IMAGE": "trimaran-test/trimaran",
         "BASE": BASE,

@@ -38,15 +38,6 @@ def stack_of(version: str) -> Stack:
     return READ[version]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How much was checked; only of what this process read itself."""
-    for version in READ.keys() - {NEWEST_TORCH_NPU}:
-        number = len(READ[version].facts)
-        terminalreporter.write_line(
-            f"vLLM-Ascend {version}: {number} imports, attributes and calls of ours are checked"
-        )
-
-
 @pytest.fixture(params=[INSTALLED, CANDIDATE])
 def stack(request: pytest.FixtureRequest) -> Stack:
     return stack_of(request.param)

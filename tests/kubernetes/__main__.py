@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.compose import engine
-from tests.compose.__main__ import commit, seconds
+from tests.compose.__main__ import seconds
+from tests.contract_run.results import commit
 from tests.kubernetes import images, node, programs
 from tests.kubernetes.release import Release
 from tests.kubernetes.steps import STEPS
@@ -68,7 +69,7 @@ def run_steps(names: list[str]) -> int:
     """On the cluster of KUBECONFIG, until one fails."""
     chosen = [step for step in STEPS if not names or step.__name__ in names]
     release = Release(f"trimaran-test-{os.getpid()}")
-    results: dict[str, Any] = {"commit": commit(), "date": datetime.now(UTC).date().isoformat()}
+    results: dict[str, Any] = {"commit": commit(FILE), "date": datetime.now(UTC).date().isoformat()}
     results |= {"kubernetes": release.version(), "steps": {}}
     with release.namespace():
         for step in chosen:
