@@ -77,12 +77,7 @@ def write_tiny_model(
     config_class, model_class = kinds[family]
     torch.manual_seed(seed)
     model = model_class(config_class(**shape, tie_word_embeddings=tied))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-            else:
-                parameter.mul_(3)
+    make_distinct(model)
     model.generation_config.eos_token_id = 1
     biases = {name: one for name, one in model.named_buffers() if name.endswith("_bias")}
     model.to(getattr(torch, dtype))
@@ -93,18 +88,32 @@ def write_tiny_model(
     return folder
 
 
-def tiny_tokenizer():
+def make_distinct(model):
+    """Weights so large that logits differ."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+            else:
+                parameter.mul_(3)
+
+
+def tiny_tokenizer(special=SPECIAL, chat_template=CHAT_TEMPLATE):
+    """`special`: for padding, the end and what is unknown; and others."""
     import transformers
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    vocabulary = {token: number for number, token in enumerate([*SPECIAL, *CHARACTERS])}
+    vocabulary = {token: number for number, token in enumerate([*special, *CHARACTERS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.Fuse()
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token="<end>",
-        unk_token="<unk>",
-        chat_template=CHAT_TEMPLATE,
+        pad_token=special[0],
+        eos_token=special[1],
+        unk_token=special[2],
+        additional_special_tokens=list(special[3:]),
+        chat_template=chat_template,
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.tiny_model import CHARACTERS
+from tests.tiny_model import make_distinct, tiny_tokenizer
 
 FAMILIES = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 SPECIAL = (
@@ -112,12 +112,7 @@ def write_tiny_vision(
     model = _model_class(family)(
         _config(family, tied, {**text, "num_hidden_layers": num_layers}, tower)
     )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(0.1 * torch.randn_like(parameter))
-            else:
-                parameter.mul_(3)
+    make_distinct(model)
     model.generation_config.eos_token_id = 1
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     if family == "qwen3_vl_moe":
@@ -215,18 +210,4 @@ def _write_processor(folder: Path, family: str) -> None:
 
 
 def tiny_vision_tokenizer() -> Any:
-    import transformers
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-
-    vocabulary = {token: number for number, token in enumerate([*SPECIAL, *CHARACTERS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        eos_token="<|im_end|>",
-        unk_token="<unk>",
-        additional_special_tokens=list(SPECIAL[3:]),
-        chat_template=CHAT_TEMPLATE,
-    )
+    return tiny_tokenizer(SPECIAL, CHAT_TEMPLATE)
