@@ -48,12 +48,10 @@ class System:
         """Those that a file of /proc or /sys consists of."""
         return [int(word) for word in self.read(name).split() if word.isdecimal()]
 
-    def which(self, tool: str) -> str | None:
-        return shutil.which(tool, path=self.variables.get("PATH", ""))
-
     def run(self, *command: str, given: str = "") -> subprocess.CompletedProcess[str] | None:
         """None where there is no such program, or it does not end."""
-        if (program := self.which(command[0])) is None:
+        program = shutil.which(command[0], path=self.variables.get("PATH", ""))
+        if program is None:
             return None
         try:
             return subprocess.run(

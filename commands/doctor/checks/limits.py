@@ -125,11 +125,6 @@ def check_limits(facts: SystemLimits, kind: Kind, config: RunConfig | None) -> I
         yield NO_THP.found()
 
 
-def read_meminfo(system: System) -> dict[str, int]:
-    found = re.findall(r"(?m)^(\w+):\s+(\d+)( kB)?$", system.read("proc/meminfo"))
-    return {name: int(number) << (10 if unit else 0) for name, number, unit in found}
-
-
 def describe_bytes(number: float) -> str:
     """Example: describe_bytes(64 << 20) == "64 MiB" """
     unit, name = (GIB, "GiB") if number >= GIB else (MIB, "MiB")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.doctor.checks.limits import describe_bytes, read_meminfo
+from commands.doctor.checks.limits import describe_bytes
 from commands.doctor.finding import Finding, KnownFault, Severity
 from commands.doctor.system import System
 from services.manager.admission.costs import GIB, MAIN_STATE
@@ -50,8 +51,8 @@ class Memory:
 def read_memory(system: System) -> Memory:
     """Without swap: each step reads and writes all of the trainer's state, and each token all of a
     replica's weights, so a run that lives in swap goes at the speed of a disk."""
-    meminfo = read_meminfo(system)
-    total, free = meminfo.get("MemTotal", 0), meminfo.get("MemAvailable", 0)
+    sizes = dict(re.findall(r"(?m)^(\w+):\s+(\d+) kB$", system.read("proc/meminfo")))
+    total, free = (int(sizes.get(name, 0)) << 10 for name in ("MemTotal", "MemAvailable"))
     for most, used in CGROUPS:
         limit, usage = system.numbers(most), system.numbers(used)
         if limit and limit[0] < total:
