@@ -1,4 +1,4 @@
-"""`python -m tests.faults_runs`: see `drive.py`; with `--fail-over`: see `fail_over.py`."""
+"""`python -m tests.faults_runs`: see `drive.py`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,6 @@ if __name__ == "__main__":
     entry.preload()
     # Before there is a second thread.
     born.bear_from(born.split_off(entry.live))
-    if "--fail-over" in sys.argv:
-        from tests.faults_runs.fail_over import main
-    else:
-        from tests.faults_runs.drive import main
+    from tests.faults_runs.drive import main
 
     sys.exit(main(Path(os.environ[MARK])))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,8 +45,6 @@ class Audit:
     steps: list[Step] = field(default_factory=list)
     num_tokens: int = 0
     """Trained."""
-    num_reissued: int = 0
-    ends: Counter[str] = field(default_factory=Counter)
     open_groups: list[int] = field(default_factory=list)
     """Issued and not ended."""
 
@@ -76,11 +73,12 @@ class _Auditor:
     def all(self, rows: Iterable[tuple[int, Tree]]) -> Audit:
         for sequence, tree in rows:
             self._follow(sequence, tree)
-            take = getattr(self, f"_on_{tree['kind']}", None)
-            if take:
+            kind = tree["kind"]
+            if kind in ("generated", "filtered", "skipped"):
+                self._move(tree["group"], tree["attempt"], kind)
+            elif take := getattr(self, f"_on_{kind}", None):
                 take(tree)
         self.found.open_groups = [n for n, (_, stage) in self._stages.items() if stage not in ENDS]
-        self.found.ends = Counter(stage for _, stage in self._stages.values() if stage in ENDS)
         missing = set(range(max(self._stages, default=-1) + 1)) - set(self._stages)
         if missing:
             self._say(f"prompts that were never issued: {sorted(missing)}")
@@ -120,7 +118,6 @@ class _Auditor:
             )
         if bool(before) != bool(tree["reissue"]):
             self._say(f"group {number}, attempt {attempt}: issued with reason {tree['reissue']}")
-        self.found.num_reissued += bool(before)
         self._stages[number] = attempt, "issued"
 
     def _move(self, number: int, attempt: int, to: str) -> None:
@@ -129,18 +126,9 @@ class _Auditor:
             self._say(f"group {number}, attempt {attempt} is {to} after {stands}")
         self._stages[number] = attempt, to
 
-    def _on_generated(self, tree: Tree) -> None:
-        self._move(tree["group"], tree["attempt"], "generated")
-
     def _on_scored(self, tree: Tree) -> None:
         self._move(tree["group"], tree["attempt"], "scored")
         self._payloads[tree["group"]] = tree["payload"]
-
-    def _on_filtered(self, tree: Tree) -> None:
-        self._move(tree["group"], tree["attempt"], "filtered")
-
-    def _on_skipped(self, tree: Tree) -> None:
-        self._move(tree["group"], tree["attempt"], "skipped")
 
     def _on_consumed(self, tree: Tree) -> None:
         step = len(self.found.steps) + 1

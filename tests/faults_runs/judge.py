@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.faults_runs.audit import Audit, audit
+from tests.faults_runs.audit import audit
 from tests.faults_runs.replay import replay
 from tests.faults_runs.reported import find_untrue
 from tests.faults_runs.site import DrivenRun, Site
@@ -26,9 +26,10 @@ PARTIAL = (".partial", ".part", ".tmp")
 """Ends of the names of files that are not whole yet."""
 
 
-def audit_and_replay(run: DrivenRun) -> tuple[Audit, list[str]]:
-    """What its ledger says, and what is wrong with it: each completion trains once, and the weights are
-    those of an undisturbed replay."""
+async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
+    """Each completion trains once, the weights are those of an undisturbed replay, and what the run's
+    watchers were shown can be true."""
+    await site.look()
     config = run.config
     found = audit(
         run.rows,
@@ -37,12 +38,7 @@ def audit_and_replay(run: DrivenRun) -> tuple[Audit, list[str]]:
         config.run.groups_per_step,
         config.run.max_lag,
     )
-    return found, [*found.wrong, *replay(config, found)]
-
-
-async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
-    await site.look()
-    found, wrong = audit_and_replay(run)
+    wrong = [*found.wrong, *replay(config, found)]
     harms = [harm for one in site.runs for harm in one.harms if one is run or harm.is_shared]
     wrong += find_untrue(await _events(run), harms, run.run.starts)
     if run.run.state not in run.wanted:
@@ -53,7 +49,6 @@ async def find_wrong(site: Site, run: DrivenRun, report: Report) -> list[str]:
         wrong.append(f"groups that never ended: {found.open_groups}")
     report.num_steps += len(found.steps)
     report.num_tokens += found.num_tokens
-    report.num_reissued += found.num_reissued
     more = [f"and {len(wrong) - MOST} more"] if len(wrong) > MOST else []
     return [f"{run.name}: {what}" for what in wrong[:MOST] + more]
 

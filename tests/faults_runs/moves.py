@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from services.manager.reconcile import TIMES
 from services.manager.serve import WAIT_SECONDS
 from tests.faults import orders
-from tests.faults.replaced import Broken, refuse_replaced
+from tests.faults.replaced import Broken
 from tests.faults_runs.lives import Life
 from tests.faults_runs.site import (
     FROZEN_SECONDS,
@@ -26,7 +26,6 @@ from tests.faults_runs.site import (
 from trimaran.errors import StateError, TrimaranError
 from trimaran.run.lease import LEASE_SECONDS
 from trimaran.run.runs import RunState
-from trimaran.types import Caller
 
 CALL_SECONDS = 3.0
 """In which a call must come for which there is an order; else its moment never came."""
@@ -151,45 +150,6 @@ async def harm_call(site: Site, run: DrivenRun, case: Case, dice: random.Random)
     return Done(f"{life.name}: {case.method}, {case.action}{number}", time.monotonic())
 
 
-async def corrupt(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
-    """A replica dies, and in its next life loads a wrong bit three times."""
-    life = _pick(site, run, case.victim, dice)
-    if life is None:
-        return None
-    begun, folder = time.monotonic(), site.folder / "orders"
-    orders.give(folder, life.name, "loaded", "corrupt 3")
-    life.send(signal.SIGKILL)
-    while orders.is_open(folder, life.name):
-        if run.has_ended or time.monotonic() - begun > START_SECONDS:
-            orders.withdraw(folder, life.name)
-            return None
-        await asyncio.sleep(0.05)
-        await site.look()
-    return Done(f"{life.name} loads a wrong bit", begun)
-
-
-async def speak_as_replaced(
-    site: Site, run: DrivenRun, case: Case, dice: random.Random
-) -> Done | None:
-    """A controller of an older epoch asks for this and that, once the newer one has trained a step
-    and so has spoken to everybody. Raises Broken when it is obeyed."""
-    life = _pick(site, run, "controller", dice)
-    if life is None:
-        return None
-    begun, epoch = time.monotonic(), run.epoch
-    life.send(signal.SIGKILL)
-    step = run.step
-    while run.epoch <= epoch or run.step <= step + 1:
-        if run.has_ended or time.monotonic() - begun > START_SECONDS:
-            return None
-        await asyncio.sleep(0.1)
-        await site.look()
-    caller, endpoints = Caller(run.name, epoch), run.config.endpoints
-    index = dice.randrange(min(run.setting.num_replicas, len(endpoints.rollout)))
-    await refuse_replaced(endpoints, caller, index, run.context.trust)
-    return Done(f"epoch {epoch} speaks in the time of {run.epoch}", begun)
-
-
 async def pause(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
     """Paused, and after a moment resumed."""
     begun = time.monotonic()
@@ -284,8 +244,6 @@ CASES = (
         for action in ACTIONS
     ),
     Case("cut call", "rollout", harm_call, "Generate", "cut"),
-    Case("corrupt load", "rollout", corrupt),
-    Case("stale epoch", "controller", speak_as_replaced),
     Case("pause and resume", "", pause),
     Case("scale", "", scale),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -52,11 +51,9 @@ def add(path: Path, report: Report) -> None:
                 **this,
                 "date": date.today().isoformat(),
                 "runs": report.num_runs,
-                "settings": report.settings,
                 "faults": report.num_faults,
                 "steps": report.num_steps,
                 "tokens": report.num_tokens,
-                "reissued": report.num_reissued,
                 "wrong": report.wrong,
                 "recoveries": report.recoveries,
             }
@@ -72,11 +69,3 @@ def add(path: Path, report: Report) -> None:
         file.write(json.dumps(tree, indent=1, sort_keys=True) + "\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def commit() -> str:
-    """Of the code; with `-dirty` where files of it are changed, other than the figures."""
-    last = ["git", "rev-parse", "--short", "HEAD"]
-    changed = ["git", "diff", "--quiet", "HEAD", "--", ".", ":!benchmarks/results"]
-    name = subprocess.run(last, capture_output=True, text=True).stdout.strip()
-    return name + "-dirty" * bool(subprocess.run(changed, capture_output=True).returncode)

@@ -89,11 +89,6 @@ class DrivenRun:
         return load_config(self.folder / "config.yaml")
 
     @property
-    def epoch(self) -> int:
-        """Of the newest controller."""
-        return max((tree["epoch"] for _, tree in self.rows if tree["kind"] == "opened"), default=0)
-
-    @property
     def has_ended(self) -> bool:
         return self.run.state.has_ended
 
@@ -131,10 +126,8 @@ class DrivenRun:
         return bool(lease) and lease.holder == holder_name(launcher.pid)
 
     async def close(self) -> None:
-        """`read` opens it again."""
         if self._store is not None:
             await self._store.close()
-            self._store = None
 
 
 class Site:

@@ -1,10 +1,7 @@
 """Where torch comes from: local wheels, PyTorch's index, the general index."""
 
-import os
 import shutil
 import subprocess
-import sys
-import sysconfig
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -191,31 +188,6 @@ def test_the_documented_commands_for_pip_give_a_torch_that_loads(
         assert done.returncode == 0, done.stderr
     assert build(machine) == source
     assert machine.python("import helper; print(helper.found)") == "True"
-
-
-def test_the_real_wheel_comes_from_pytorchs_index_and_loads(
-    machine: Machine, tmp_path: Path, general: Server, pytorch: Server
-) -> None:
-    pytorch.folder = local_torch()
-    assert general.folder
-    for need in ("filelock", "fsspec", "jinja2", "networkx", "setuptools", "sympy"):
-        make_wheel(general.folder, need, "77.0.3")
-    make_wheel(general.folder, "typing-extensions", "77.0.3")
-
-    assert install(machine) == ""
-    # What torch imports are our own packages, behind its own.
-    ours = sysconfig.get_path("purelib")
-    print_version = f"import sys; sys.path.append({ours!r}); import torch; print(torch.__version__)"
-    assert machine.python(print_version) == "2.13.0+cpu"
-
-
-def local_torch() -> Path:
-    """The folder of this machine's own wheel of torch."""
-    tag = "cp{}{}".format(*sys.version_info)
-    for place in os.environ.get("PIP_FIND_LINKS", "").split():
-        if any(Path(place).glob(f"torch-2.13.0+cpu-{tag}-*.whl")):
-            return Path(place)
-    pytest.skip(f"no wheel of torch 2.13.0+cpu for {tag} among the local wheels (PIP_FIND_LINKS)")
 
 
 @pytest.mark.parametrize(
