@@ -3,7 +3,15 @@ import json
 import pytest
 import yaml
 
+from tests.e2e import runs
 from tests.tiny_model import write_tiny_model
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path):
+    """Of what a test has started; what its own fixtures end, it looks for itself."""
+    yield
+    assert runs.survivors(tmp_path) == []
 
 
 @pytest.fixture(scope="session")

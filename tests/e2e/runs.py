@@ -49,10 +49,29 @@ def finish(process: subprocess.Popen) -> str:
         process.kill()
 
 
-def train(*arguments: str | Path, run_folder_parent: Path) -> tuple[int, str]:
-    process = start("train", *arguments, run_folder_parent=run_folder_parent)
+def trimaran(*arguments: str | Path, run_folder_parent: Path) -> tuple[int, str]:
+    """Exit code and output."""
+    process = start(*arguments, run_folder_parent=run_folder_parent)
     output = finish(process)
     return process.returncode, output
+
+
+def train(*arguments: str | Path, run_folder_parent: Path) -> tuple[int, str]:
+    return trimaran("train", *arguments, run_folder_parent=run_folder_parent)
+
+
+def finished(*arguments: str | Path, parent: Path, folder: str = "runs") -> tuple[Path, str]:
+    """The folder of a run that ends well, and what it printed. `folder`: in which its own is made."""
+    code, output = train(*arguments, run_folder_parent=parent)
+    assert code == 0, output
+    return only_run(parent / folder), output
+
+
+def replay(run_folder: Path, parent: Path) -> str:
+    """What `trimaran replay` prints of a run that trains again to the same weights."""
+    code, output = trimaran("replay", run_folder, run_folder_parent=parent)
+    assert code == 0 and "the same: " in output, output
+    return output
 
 
 @contextmanager
@@ -77,10 +96,9 @@ def train_killed_and_resumed(config: Path, folder: Path, run_folder_parent: Path
     """Killed after three steps, with all that it has started, and resumed to its end. `folder`: in
     which its own is made, which is returned."""
     process = start("train", config, run_folder_parent=run_folder_parent)
-    wait_for(
-        lambda: (run := find_run(folder)) and len(rows(run, "step")) >= 3, process, "three steps"
-    )
-    kill_tree(process)
+    wait_for_steps(process, folder, 3)
+    process.kill()
+    process.wait(30)
     assert survivors(run_folder_parent) == []
     code, output = train("--resume", only_run(folder), run_folder_parent=run_folder_parent)
     assert code == 0, output
@@ -109,14 +127,20 @@ def wait_for(condition: Callable[[], object], process: subprocess.Popen, what: s
         time.sleep(0.1)
 
 
+def wait_for_steps(process: subprocess.Popen, folder: Path, count: int) -> None:
+    """Of the run in `folder`."""
+    wait_for(lambda: num_steps(folder) >= count, process, f"step {count}")
+
+
+def num_steps(folder: Path) -> int:
+    """So far, of the run in `folder`."""
+    run = find_run(folder)
+    return len(rows(run, "step")) if run else 0
+
+
 def rows(run_folder: Path, kind: str) -> list[dict]:
     """So far: the run may be writing the next one."""
     return [row for row in read_json_lines(run_folder / "metrics.jsonl") if row["kind"] == kind]
-
-
-def kill_tree(process: subprocess.Popen) -> None:
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=30)
 
 
 def only_run(folder: Path) -> Path:

@@ -13,20 +13,14 @@ from typing import Any
 import pytest
 
 from tests import tiny_vision
-from tests.tiny_model import write_tiny_model
+from tests.tiny_model import SHAPE, write_tiny_model
 from trimaran.config import RunConfig, dump_config, parse_config
 from trimaran.model.folder import read_model_folder
 from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.plan import MemoryPlan, make_plan
 
-BASE: dict[str, Any] = {
+LLAMA = SHAPE | {
     "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-6,
-    "bos_token_id": None,
-    "pad_token_id": 0,
-    "eos_token_id": 1,
-}
-LLAMA = BASE | {
     "vocab_size": 8192,
     "hidden_size": 512,
     "intermediate_size": 1408,
@@ -34,7 +28,8 @@ LLAMA = BASE | {
     "num_attention_heads": 8,
     "num_key_value_heads": 2,
 }
-QWEN3 = BASE | {
+QWEN3 = SHAPE | {
+    "max_position_embeddings": 4096,
     "vocab_size": 24576,
     "hidden_size": 320,
     "intermediate_size": 1024,
@@ -51,14 +46,13 @@ EXPERTS = QWEN3 | {
     "norm_topk_prob": True,
 }
 TEXT = {
+    **tiny_vision.TEXT,
     "vocab_size": 8192,
     "hidden_size": 384,
     "intermediate_size": 1024,
     "num_attention_heads": 12,
     "num_key_value_heads": 4,
     "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-6,
-    "pad_token_id": 0,
 }
 TOWER = {
     **tiny_vision.TOWER,
@@ -93,9 +87,7 @@ SHARED_SEQUENCE = {"tensor_parallel": 2, "sequence_parallel": True}
 CASES = (
     Case("qwen2_5_vl", "float32"),
     Case(lengths=LONG, dtype="float32", kl=0.1),
-    Case(lengths=LONG, dtype="float32", trainer=SHARED_SEQUENCE),
     Case(),
-    Case("qwen2_5_vl"),
     Case(lengths=LONG, trainer=SHARED_SEQUENCE),
     Case("qwen3", trainer={"data_parallel": 2}),
     Case("qwen3", "float32", trainer={"tensor_parallel": 2}),

@@ -9,66 +9,23 @@ from tests.e2e import runs
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
-def trimaran(*arguments, tmp_path):
-    process = runs.start(*arguments, run_folder_parent=tmp_path)
-    output = runs.finish(process)
-    return process.returncode, output
-
-
-def test_an_asynchronous_run_is_trained_again_to_the_same_weights(write_run, tmp_path):
-    path = write_run(run={"max_lag": 1, "keep_payloads": "all", "keep_checkpoints": 2, "steps": 4})
-    code, output = runs.train(path, run_folder_parent=tmp_path)
-    assert code == 0, output
-    folder = runs.only_run(tmp_path / "runs")
-
-    code, output = trimaran("replay", folder, tmp_path=tmp_path)
-    assert code == 0, output
-    assert output.count("  same  ") == 4
-    assert "the same: 4 steps" in output
-
-    code, output = trimaran("replay", folder, "--from", "2", tmp_path=tmp_path)
-    assert code == 0, output
-    assert "the same: 2 steps" in output
-
-    code, output = trimaran("ledger", "verify", folder, "--json", tmp_path=tmp_path)
-    assert code == 0, output
-    found = json.loads(output)
-    assert (found["committed"], found["payloads"], found["faults"]) == (8, 8, [])
-
-    # Other arithmetic is noticed at the first step.
-    config = folder / "config.yaml"
-    config.write_text(config.read_text().replace("weight_decay: 0.0", "weight_decay: 0.5"))
-    code, output = trimaran("replay", folder, tmp_path=tmp_path)
-    assert code == 1, output
-    assert "DIFFERENT: step 1 has root" in output
-
-    payload = next(path for path in (folder / "payloads").iterdir())
-    payload.unlink()
-    code, output = trimaran("replay", folder, tmp_path=tmp_path)
-    assert code == 2, output
-    assert "no longer kept" in output
-    code, output = trimaran("ledger", "verify", folder, tmp_path=tmp_path)
-    assert code == 1, output
-    assert "payload is missing" in output
-    assert runs.survivors(tmp_path) == []
-
-
-def test_a_run_that_has_ended_is_extended_and_replayed_with_the_rates_that_it_had(
+def test_an_asynchronous_run_is_extended_and_trained_again_with_the_rates_that_it_had(
     write_run, tmp_path
 ):
+    def trimaran(*words):
+        return runs.trimaran(*words, run_folder_parent=tmp_path)
+
     length = {"steps": None, "epochs": 1, "groups_per_step": 5}
+    kept = {"keep_payloads": "all", "keep_checkpoints": 2}
     path = write_run(
-        run={**length, "deterministic": True, "keep_payloads": "all"},
+        run={**length, **kept, "max_lag": 1, "deterministic": True},
         trainer={"schedule": "linear"},
     )
-    code, output = runs.train(path, run_folder_parent=tmp_path)
-    assert code == 0, output
+    folder, output = runs.finished(path, parent=tmp_path)
     assert "step 2/2" in output, "10 prompts are two steps of 5"
-    folder = runs.only_run(tmp_path / "runs")
 
     words = ("--resume", folder, "run.steps=4", "validation.every=3")
-    code, output = runs.train(*words, run_folder_parent=tmp_path)
-    assert code == 0, output
+    _, output = runs.finished(*words, parent=tmp_path)
     reported = (
         "from step 3 on: run.steps 4 (was 2), validation.every 3 (was 2); trainer.schedule linear"
     )
@@ -77,7 +34,31 @@ def test_a_run_that_has_ended_is_extended_and_replayed_with_the_rates_that_it_ha
     assert rates == pytest.approx([0.5e-3, 0.0, 0.25e-3, 0.0])
     assert [row["step"] for row in runs.rows(folder, "validation")] == [0, 2, 3, 4]
 
-    code, output = trimaran("replay", folder, tmp_path=tmp_path)
-    assert code == 0, output
+    output = runs.replay(folder, tmp_path)
+    assert output.count("  same  ") == 4
     assert "the same: 4 steps" in output
-    assert runs.survivors(tmp_path) == []
+
+    code, output = trimaran("replay", folder, "--from", "2")
+    assert code == 0, output
+    assert "the same: 2 steps" in output
+
+    code, output = trimaran("ledger", "verify", folder, "--json")
+    assert code == 0, output
+    found = json.loads(output)
+    assert (found["committed"], found["payloads"], found["faults"]) == (20, 20, [])
+
+    # Other arithmetic is noticed at the first step.
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("weight_decay: 0.0", "weight_decay: 0.5"))
+    code, output = trimaran("replay", folder)
+    assert code == 1, output
+    assert "DIFFERENT: step 1 has root" in output
+
+    payload = next(path for path in (folder / "payloads").iterdir())
+    payload.unlink()
+    code, output = trimaran("replay", folder)
+    assert code == 2, output
+    assert "no longer kept" in output
+    code, output = trimaran("ledger", "verify", folder)
+    assert code == 1, output
+    assert "payload is missing" in output

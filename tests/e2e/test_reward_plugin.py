@@ -12,9 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 
 from commands.cli.main import main
@@ -98,44 +96,6 @@ async def _judge(config: RunConfig, url: str) -> list[Outcome]:
     group = [Sample(text=text, answer="7") for text in texts]
     async with asyncio.timeout(60), PluginJudge(plugins, allowed) as judge:
         return list(await judge.judge(plugins[0], group))
-
-
-STUBBORN = """\
-import os, time
-
-def score(sample):
-    if sample.text == "hang":
-        while True:
-            time.sleep(1)
-    if sample.text == "die":
-        os._exit(1)
-    return 0.5
-"""
-
-
-def test_answers_that_cannot_be_judged_get_the_minimum_and_the_server_goes_on(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "stubborn.py").write_text(STUBBORN)
-    arguments = ("stubborn.py:score", "--minimum", "-1", "--timeout", "0.5")
-    with serving(tmp_path, *arguments) as url:
-        first, hung, died, last = asyncio.run(_post(url, "right", "hang", "die", "last"))
-        assert first == last == {"score": 0.5}
-        for result in (hung, died):
-            assert result["score"] == -1.0
-            assert result["indigestible"]
-
-
-async def _post(url: str, *texts: str) -> list[dict[str, Any]]:
-    request = {"contract": "trimaran.reward/1", "idempotency_key": "k"}
-    samples = [{"text": text} for text in texts]
-    async with (
-        asyncio.timeout(120),
-        aiohttp.ClientSession() as session,
-        session.post(f"{url}/v1/score", json=request | {"samples": samples}) as response,
-    ):
-        assert response.status == 200
-        return (await response.json())["results"]
 
 
 def test_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

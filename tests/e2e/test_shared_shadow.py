@@ -37,13 +37,7 @@ def test_two_replicas_have_one_copy(write_run, tmp_path, transport, num_copies):
         run={"steps": 500}, rollout={"replicas": 2}, weight_sync={"transport": transport}
     )
     process = runs.start("train", path, run_folder_parent=tmp_path)
-    folder = tmp_path / "runs"
-
-    def rows() -> list[dict]:
-        run = runs.find_run(folder)
-        return runs.rows(run, "step") if run else []
-
-    runs.wait_for(lambda: len(rows()) >= 3, process, "three steps")
+    runs.wait_for_steps(process, tmp_path / "runs", 3)
     trainer, *replicas = (
         runs.processes(tmp_path, "serve", *words)
         for words in (("trainer",), ("rollout", "--index", "0"), ("rollout", "--index", "1"))
@@ -59,6 +53,6 @@ def test_two_replicas_have_one_copy(write_run, tmp_path, transport, num_copies):
     # The one that keeps the live version for joiners has a second one.
     assert len(shadows) == num_copies + 1
     assert mapped == pytest.approx((num_copies + 1) * size, rel=0.05)
-    one_takes_it = {row["weight_sync/shared"] for row in rows()} == {1.0}
+    steps = runs.rows(runs.only_run(tmp_path / "runs"), "step")
+    one_takes_it = {row["weight_sync/shared"] for row in steps} == {1.0}
     assert one_takes_it == (num_copies == 1)
-    assert runs.survivors(tmp_path) == []

@@ -1,15 +1,13 @@
-"""Whole runs on vLLM whose policy calls tools: of an MCP server, an OpenEnv server, a program; functions by the manager."""
+"""Whole runs on vLLM whose policy calls tools: of an MCP server, an OpenEnv server, a program."""
 
 import asyncio
 from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
-from tests.calling_model import ADD, NUMBERS, write_calling_model, write_speaking_model
+from tests.calling_model import NUMBERS, write_calling_model, write_speaking_model
 from tests.e2e import runs
-from tests.e2e.test_managed_runs import tree_of
 from tests.environment.mcp import plain_server
 from tests.environment.openenv.fake_server import OpenEnvServer
 
@@ -52,9 +50,7 @@ def check_tokens(folder, tmp_path):
         assert row["environment/turns/max"] == 3
         assert row["environment/prefix/cached/share"] > 0
         assert row["trainer/computed/logprob_diff/mean"] < 1e-4
-    replayed = runs.finish(runs.start("replay", folder, run_folder_parent=tmp_path))
-    assert "the same: 2 steps" in replayed, replayed
-    assert runs.survivors(tmp_path) == []
+    assert "the same: 2 steps" in runs.replay(folder, tmp_path)
     return rows
 
 
@@ -62,9 +58,8 @@ def test_tools_of_an_mcp_server(write_tool_run, tmp_path):
     command = ["python", "-S", plain_server.__file__, str(tmp_path / "pids")]
     path = write_tool_run({"mcp": [{"command": command, "tools": ["add"]}]})
     allow = f"command {' '.join(command)}"
-    code, output = runs.train(path, "--allow", allow, run_folder_parent=tmp_path)
-    assert code == 0, output
-    check(runs.only_run(tmp_path / "runs"), tmp_path)
+    folder, _ = runs.finished(path, "--allow", allow, parent=tmp_path)
+    check(folder, tmp_path)
     assert (tmp_path / "pids").exists()
     assert not [one.pid for one in psutil.process_iter() if command[-1] in words_of(one)]
 
@@ -77,23 +72,6 @@ def words_of(process):
         return []
 
 
-def test_functions_in_a_run_that_is_submitted_to_the_manager(write_tool_run, tmp_path):
-    (tmp_path / "tools.py").write_text(ADD)
-    named = f"{tmp_path / 'tools.py'}:add"
-    path = write_tool_run({"tools": [named]})
-    path.write_text(yaml.safe_dump(tree_of(path)))
-    allow = {"allow": {"functions": [named], "models": [str(tmp_path)], "data": [str(tmp_path)]}}
-    (tmp_path / "manager.yaml").write_text(yaml.safe_dump(allow))
-    managed = ("--config", tmp_path / "manager.yaml", "--folder", tmp_path / "managed")
-    addresses = ("--address", "127.0.0.1:0", "--http", "127.0.0.1:0")
-    with runs.manager(*managed, *addresses, run_folder_parent=tmp_path) as (_, address):
-        words = ("submit", path, "--manager", address, "--watch")
-        process = runs.start(*words, run_folder_parent=tmp_path)
-        output = runs.finish(process)
-        assert process.returncode == 0, output
-    check(runs.only_run(tmp_path / "managed"), tmp_path)
-
-
 def test_an_openenv_server(write_tool_run, tmp_path):
     """An action is a call of `act`; `end` ends an episode."""
 
@@ -102,10 +80,7 @@ def test_an_openenv_server(write_tool_run, tmp_path):
             environment = {"openenv": server.url, "options": {"observation": "echoed_message"}}
             path = write_tool_run(environment, "act", [{"message": "a"}, {"message": "bc"}])
             allow = server.url.replace("ws:", "http:")
-            code, output = await asyncio.to_thread(
-                runs.train, path, "--allow", allow, run_folder_parent=tmp_path
-            )
-            assert code == 0, output
+            await asyncio.to_thread(runs.finished, path, "--allow", allow, parent=tmp_path)
             assert server.open == []
             steps = [one for one in server.received if one["type"] == "step"]
             assert {one["data"].get("message") for one in steps} >= {"a", "bc"}
@@ -119,30 +94,14 @@ def test_an_openenv_server(write_tool_run, tmp_path):
 def test_the_example_of_a_program(tmp_path):
     """By the package openai. An episode with one CALC is worth 1: of 32, some."""
     model = write_speaking_model(tmp_path / "speaking", ["CALC 1 + 2", "one", "two", "three"])
-    settings = {
-        "run": {"folder": str(tmp_path / "runs"), "steps": 2},
-        "model": {"path": str(model), "dtype": "float32"},
-        "rollout": {"replicas": 1, "max_prompt_tokens": 300},
-        "environment": {"max_tokens": 200},
-        "algorithm": {"kl": {"coefficient": 0.01}},
-        "validation": {"every": 100},
-    }
-    words = [
-        f"{section}.{key}={value}"
-        for section, keys in settings.items()
-        for key, value in keys.items()
-    ]
-    allow = f"command python {AGENT / 'agent.py'}"
-    code, output = runs.train(
-        AGENT / "run.yaml",
-        *words,
-        "run.keep_payloads=all",
-        "--allow",
-        allow,
-        run_folder_parent=tmp_path,
+    words = (
+        *(f"run.folder={tmp_path / 'runs'}", "run.steps=2", "run.keep_payloads=all"),
+        *(f"model.path={model}", "model.dtype=float32"),
+        *("rollout.replicas=1", "rollout.max_prompt_tokens=300", "environment.max_tokens=200"),
+        *("algorithm.kl.coefficient=0.01", "validation.every=100"),
+        *("--allow", f"command python {AGENT / 'agent.py'}"),
     )
-    assert code == 0, output
-    folder = runs.only_run(tmp_path / "runs")
+    folder, _ = runs.finished(AGENT / "run.yaml", *words, parent=tmp_path)
     rows = check_tokens(folder, tmp_path)
     assert all(row["environment/given_tokens/mean"] > 0 for row in rows)
     assert any(row["reward/term/environment/mean"] > 0 for row in rows)
