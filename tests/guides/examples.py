@@ -18,8 +18,6 @@ from tests import tiny_model, tiny_vision
 from tests.guides import rows
 
 FILES = Path(__file__).parent / "files"
-LONGEST = 4096
-"""Tokens of a sequence, of the tiny models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +27,16 @@ class Example:
     file: str
     recipe: str
     """As `trimaran data prepare` calls it."""
-    published: Sequence[str]
-    on_a_laptop: Sequence[str]
     template: str | None = None
     """Another one than the recipe's."""
+
+    @property
+    def published(self) -> list[str]:
+        return f"{PLACES[self.system]} {STEPS.get(self.system, '')}".split()
+
+    @property
+    def on_a_laptop(self) -> list[str]:
+        return f"{PLACES[self.system]} {LAPTOP[self.system]}".split()
 
     @property
     def has_images(self) -> bool:
@@ -64,98 +68,51 @@ def words_of(script: Path, folder: Path, *options: str) -> list[str]:
     stand_in.write_text(f'#!/bin/sh\nshift 2\nprintf "%s\\n" "$@" > {seen}\n')
     stand_in.chmod(0o755)
     path = f"{stand_in.parent}:{os.environ['PATH']}"
-    command = ["bash", str(script), *options]
-    subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "PATH": path},
-        timeout=30,
-        check=True,
-        capture_output=True,
-    )
+    environment = {**os.environ, "PATH": path}
+    subprocess.run(["bash", script, *options], cwd=folder, env=environment, check=True)
     return seen.read_text().splitlines()
 
 
 def write_models(folder: Path) -> dict[bool, Path]:
     """One without images and one with."""
-    text = tiny_model.write_tiny_model(
-        folder / "text", "qwen2", shape={**tiny_model.SHAPE, "max_position_embeddings": LONGEST}
-    )
-    vision = tiny_vision.write_tiny_vision(
-        folder / "vision",
-        num_layers=2,
-        text={**tiny_vision.TEXT, "max_position_embeddings": LONGEST},
-    )
-    return {False: text, True: vision}
+    longest = {"max_position_embeddings": 4096}
+    shape, text = {**tiny_model.SHAPE, **longest}, {**tiny_vision.TEXT, **longest}
+    return {
+        False: tiny_model.write_tiny_model(folder / "text", "qwen2", shape=shape),
+        True: tiny_vision.write_tiny_vision(folder / "vision", num_layers=2, text=text),
+    }
 
 
-VERL = (
-    "data.train_files={data}/train.parquet",
-    "data.val_files={data}/test.parquet",
-    "actor_rollout_ref.model.path={model}",
-    "trainer.total_training_steps=30",
-)
-VERL_ON_A_LAPTOP = (
-    *VERL[:-1],
-    "trainer.total_training_steps=3",
-    "data.train_batch_size=4",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=1",
-    "data.max_response_length=16",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-    "actor_rollout_ref.rollout.enforce_eager=True",
-    "trainer.n_gpus_per_node=2",
-    "trainer.logger=console",
-)
-EASYR1 = (
-    "data.train_files={data}/train.parquet",
-    "data.val_files={data}/test.parquet",
-    "worker.actor.model.model_path={model}",
-    "trainer.max_steps=30",
-)
-EASYR1_ON_A_LAPTOP = (
-    *EASYR1[:-1],
-    "trainer.max_steps=3",
-    "data.rollout_batch_size=4",
-    "worker.actor.global_batch_size=1",
-    "data.max_response_length=16",
-    "worker.rollout.tensor_parallel_size=1",
-    "worker.rollout.enforce_eager=true",
-    "trainer.n_gpus_per_node=2",
-    "trainer.logger=console",
-)
-MINDSPEED = (
-    "megatron_training.data_path={data}/train.parquet",
-    "megatron_training.tokenizer_name_or_path={model}",
-)
-MINDSPEED_ON_A_LAPTOP = (
-    *MINDSPEED,
-    "megatron_training.train_iters=3",
-    "megatron_training.global_batch_size=2",
-    "rl_config.mini_batch_size=2",
-    "rl_config.actor_resource.num_npus=2",
-    "actor_config.tensor_model_parallel_size=1",
-    "actor_config.pipeline_model_parallel_size=1",
-    "actor_config.save={data}/checkpoints",
-    "generate_config.sampling_config.max_tokens=16",
-    "generate_config.enable_prefix_caching=false",
-)
-
+PLACES = {
+    "verl": "data.train_files={data}/train.parquet data.val_files={data}/test.parquet"
+    " actor_rollout_ref.model.path={model}",
+    "easyr1": "data.train_files={data}/train.parquet data.val_files={data}/test.parquet"
+    " worker.actor.model.model_path={model}",
+    "mindspeed-rl": "megatron_training.data_path={data}/train.parquet"
+    " megatron_training.tokenizer_name_or_path={model}",
+}
+"""Where rows and model are."""
+STEPS = {"verl": "trainer.total_training_steps=30", "easyr1": "trainer.max_steps=30"}
+LAPTOP = {
+    "verl": "trainer.total_training_steps=3 data.train_batch_size=4 actor_rollout_ref.actor.ppo_mini_batch_size=1"
+    " data.max_response_length=16 actor_rollout_ref.rollout.tensor_model_parallel_size=1"
+    " actor_rollout_ref.rollout.enforce_eager=True trainer.n_gpus_per_node=2 trainer.logger=console",
+    "easyr1": "trainer.max_steps=3 data.rollout_batch_size=4 worker.actor.global_batch_size=1"
+    " data.max_response_length=16 worker.rollout.tensor_parallel_size=1 worker.rollout.enforce_eager=true"
+    " trainer.n_gpus_per_node=2 trainer.logger=console",
+    "mindspeed-rl": "megatron_training.train_iters=3 megatron_training.global_batch_size=2"
+    " rl_config.mini_batch_size=2 rl_config.actor_resource.num_npus=2"
+    " actor_config.tensor_model_parallel_size=1 actor_config.pipeline_model_parallel_size=1"
+    " actor_config.save={data}/checkpoints generate_config.sampling_config.max_tokens=16"
+    " generate_config.enable_prefix_caching=false",
+}
 EXAMPLES = {
-    "verl-gsm8k": Example("verl", "verl_gsm8k.sh", "gsm8k", VERL, VERL_ON_A_LAPTOP),
-    "verl-geo3k": Example("verl", "verl_geo3k.sh", "geo3k", VERL, VERL_ON_A_LAPTOP),
-    "easyr1-gsm8k": Example(
-        "easyr1", "easyr1/math.sh", "gsm8k", EASYR1, EASYR1_ON_A_LAPTOP, "think_boxed"
-    ),
-    "easyr1-geo3k": Example("easyr1", "easyr1/geo3k.sh", "geo3k", EASYR1, EASYR1_ON_A_LAPTOP),
+    "verl-gsm8k": Example("verl", "verl_gsm8k.sh", "gsm8k"),
+    "verl-geo3k": Example("verl", "verl_geo3k.sh", "geo3k"),
+    "easyr1-gsm8k": Example("easyr1", "easyr1/math.sh", "gsm8k", "think_boxed"),
+    "easyr1-geo3k": Example("easyr1", "easyr1/geo3k.sh", "geo3k"),
     "mindspeed-rl-gsm8k": Example(
-        "mindspeed-rl",
-        "mindspeed_rl_qwen25_7b.yaml",
-        "gsm8k",
-        MINDSPEED,
-        MINDSPEED_ON_A_LAPTOP,
-        "qwen_r1",
+        "mindspeed-rl", "mindspeed_rl_qwen25_7b.yaml", "gsm8k", "qwen_r1"
     ),
-    "mindspeed-mm-geo3k": Example(
-        "mindspeed-rl", "mindspeed_mm_qwen25vl_3b.yaml", "geo3k", MINDSPEED, MINDSPEED_ON_A_LAPTOP
-    ),
+    "mindspeed-mm-geo3k": Example("mindspeed-rl", "mindspeed_mm_qwen25vl_3b.yaml", "geo3k"),
 }

@@ -7,24 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from benchmarks.npu import __main__ as bench
-from benchmarks.npu.figures import FORMULAS, LONGEST, WARM_UP, figures
+from benchmarks.npu.figures import LONGEST, WARM_UP, figures
 from benchmarks.npu.published import GUIDES, ROWS
 from benchmarks.npu.run_file import STEPS, num_dies, run_config
 from trimaran.config import config_to_tree
 from trimaran.telemetry.other_names import OtherNames, facts_of
-
-FIGURES = {
-    "qwen25-7b-a3": 220.0,
-    "qwen25-32b-a3": 220.0,
-    "qwen25-32b-a2": 100.0,
-    "qwen3-8b-a3": 252.0,
-    "deepseek-r1-671b-a3": 210.0,
-}
-"""Of MindSpeed-RL's guide."""
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -41,11 +30,9 @@ def test_a_row_is_a_run_as_large_as_published(name: str) -> None:
     assert row.dies <= num_dies(config) <= 2 * row.dies
     assert config.data.has_images == ("VL" in row.model) == (row.by == "verl")
     assert row.by in GUIDES
-    assert STEPS > WARM_UP
 
 
-def test_the_table_is_the_guides() -> None:
-    assert {name: row.figure for name, row in ROWS.items() if row.by == "mindspeed-rl"} == FIGURES
+def test_the_table_has_every_row() -> None:
     text = "\n".join(bench.table())
     assert "unrun" in text
     assert all(name in text for name in ROWS)
@@ -82,29 +69,11 @@ def test_a_run_needs_its_model_and_its_data(
     assert "trimaran data prepare geo3k" in err
 
 
-@pytest.mark.parametrize(
-    "words", [["run.max_lag=1"], ["--plan", "run.max_lag=1"], ["--list", "--launcher", "ray"]]
-)
-def test_words_that_go_nowhere_are_an_error(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        bench.main(words)
-    assert "error: " in capsys.readouterr().err
-
-
 def write_finished(folder: Path, name: str, step: dict[str, float], steps: int) -> Path:
     """A run folder with as many equal steps, by a configuration of the table."""
     config = run_config(name, ROWS[name], Path("model"), Path("data"))
-    rows = [
-        {
-            "kind": "step",
-            "step": number,
-            **step,
-            **OtherNames(("verl", "mindspeed-rl"), facts_of(config)).of(step),
-        }
-        for number in range(1, steps + 1)
-    ]
+    step = {**step, **OtherNames(("verl", "mindspeed-rl"), facts_of(config)).of(step)}
+    rows = [{"kind": "step", "step": number, **step} for number in range(1, steps + 1)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "config.yaml").write_text(yaml.safe_dump(config_to_tree(config)))
     return folder
@@ -139,24 +108,6 @@ def test_the_report_has_every_formula_beside_the_published_figure(tmp_path: Path
     assert values["mindspeed-rl vllm_tps"][0] == f"{2 * mean:.1f}"
     assert values[LONGEST][0] == f"{(2000 + 200) * 256 / 16 / 60:.1f}"
     assert values["published, by mindspeed-rl's"] == ["220", "440"]
-
-
-@given(
-    response=st.floats(1, 30000),
-    prompt=st.floats(1, 30000),
-    completions=st.integers(1, 10000),
-    seconds=st.floats(0.1, 10000),
-)
-def test_the_longest_lengths_never_say_less_than_the_means(
-    response: float, prompt: float, completions: int, seconds: float
-) -> None:
-    step = step_of(response, prompt, completions, 16, seconds)
-    config = run_config("qwen25-7b-a3", ROWS["qwen25-7b-a3"], Path("model"), Path("data"))
-    step |= OtherNames(("verl", "mindspeed-rl"), facts_of(config)).of(step)
-    made = figures([step] * STEPS, completions, num_dies(config))
-    assert made.keys() == {*FORMULAS, LONGEST}
-    assert made["ours"] == pytest.approx(made["verl"]) == pytest.approx(made["mindspeed-rl"])
-    assert made[LONGEST] >= made["mindspeed-rl"] * (1 - 1e-9)
 
 
 def test_steps_of_the_warm_up_do_not_count() -> None:

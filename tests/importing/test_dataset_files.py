@@ -10,7 +10,7 @@ import yaml
 from pyarrow import parquet
 
 from commands.cli.main import main
-from commands.importing.conversion import Conversion, convert
+from commands.importing.conversion import convert
 from commands.importing.dataset_files import DATASET_FILES, prepare_command
 from trimaran.config import DatasetSection
 from trimaran.data.prompts import Dataset
@@ -20,9 +20,6 @@ DEEPSCALER: dict[str, Any] = {
     "tokenizer_name_or_path": "models/qwen",
     "output_prefix": "data/deepscaler",
     "handler_name": "R1AlpacaStyleInstructionHandler",
-    "tokenizer_type": "HuggingFaceTokenizer",
-    "workers": 1,
-    "log_interval": 1000,
     "prompt_type": "qwen_r1",
     "map_keys.prompt": "problem",
     "map_keys.query": "",
@@ -31,8 +28,7 @@ DEEPSCALER: dict[str, Any] = {
     "dataset_additional_keys": ["labels"],
 }
 """The keys of configs/datasets/deepscaler.yaml, April 2026."""
-MATH_17K: dict[str, Any] = {
-    **DEEPSCALER,
+MATH_17K = DEEPSCALER | {
     "input": "raw/dapo.parquet",
     "output_prefix": "data/math",
     "handler_name": "Math17kAlpacaStyleInstructionHandler",
@@ -43,29 +39,31 @@ MATH_17K: dict[str, Any] = {
 """The same of math_17k.yaml."""
 
 
-def made(given: dict[str, Any]) -> Conversion:
-    return convert(DATASET_FILES, given)
+KNOBS: dict[str, Any] = {
+    "input": "owner/set",
+    "workers": 8,
+    "seq_length": 2048,
+    "prompt_type": "qwen3",
+    "map_keys.prompt": "q",
+    "map_keys.system": "s",
+    "dataset_additional_keys": ["labels", "level"],
+}
 
 
-def test_what_a_recipe_has_is_not_said_again() -> None:
-    rest = "--from raw/deepscaler.json -o data/deepscaler.parquet"
-    assert prepare_command(made(DEEPSCALER).tree) == f"trimaran data prepare deepscaler {rest}"
-
-
-def test_knobs_become_options() -> None:
-    knobs = {
-        "input": "owner/set",
-        "workers": 8,
-        "seq_length": 2048,
-        "prompt_type": "qwen3",
-        "map_keys.prompt": "q",
-        "map_keys.system": "s",
-        "dataset_additional_keys": ["labels", "level"],
-    }
-    assert prepare_command(made(DEEPSCALER | knobs).tree) == (
-        "trimaran data prepare deepscaler --from owner/set -o data/deepscaler --split train --template qwen3"
-        " --map prompt=q --map system=s --keep level --model models/qwen --max-prompt-tokens 2047 --workers 8"
-    )
+@pytest.mark.parametrize(
+    ("knobs", "options"),
+    [
+        ({}, "--from raw/deepscaler.json -o data/deepscaler.parquet"),
+        (
+            KNOBS,
+            "--from owner/set -o data/deepscaler --split train --template qwen3 --map prompt=q --map system=s"
+            " --keep level --model models/qwen --max-prompt-tokens 2047 --workers 8",
+        ),
+    ],
+)
+def test_what_a_recipe_does_not_have_becomes_options(knobs: dict[str, Any], options: str) -> None:
+    command = prepare_command(convert(DATASET_FILES, DEEPSCALER | knobs).tree)
+    assert command == f"trimaran data prepare deepscaler {options}"
 
 
 @pytest.mark.parametrize(
@@ -77,11 +75,11 @@ def test_knobs_become_options() -> None:
     ],
 )
 def test_what_cannot_be_prepared_so_is_refused(key: str, value: Any) -> None:
-    assert list(made(DEEPSCALER | {key: value}).having("refused")) == [key]
+    assert list(convert(DATASET_FILES, DEEPSCALER | {key: value}).having("refused")) == [key]
 
 
 def test_a_template_that_differs_is_named() -> None:
-    assert made(MATH_17K).having("noted").keys() == {"prompt_type"}
+    assert convert(DATASET_FILES, MATH_17K).having("noted").keys() == {"prompt_type"}
 
 
 @pytest.mark.parametrize("given", [DEEPSCALER, MATH_17K])

@@ -46,19 +46,15 @@ def test_a_tree_is_flat(tmp_path: Path) -> None:
 def test_words_go_before_the_file_as_in_hydra(tmp_path: Path) -> None:
     values = given(
         tmp_path,
-        "actor_rollout_ref.rollout.n=8",
         "+data.padding_mode=1",
         "++data.shuffle=False",
         "~actor_rollout_ref.actor",
         'trainer.logger=["console","wandb"]',
         "trainer.total_training_steps='null'",
-        "data.prompt={a: 1, b: {c: 2e-3}}",
     )
-    assert values["actor_rollout_ref.rollout.n"] == 8
     assert (values["data.padding_mode"], values["data.shuffle"]) == (1, False)
     assert not [key for key in values if key.startswith("actor_rollout_ref.actor.")]
     assert values["trainer.logger"] == ["console", "wandb"]
-    assert (values["data.prompt.a"], values["data.prompt.b.c"]) == (1, 0.002)
 
 
 def test_a_section_is_laid_over_the_one_that_is_there(tmp_path: Path) -> None:
@@ -71,7 +67,6 @@ def test_a_section_is_laid_over_the_one_that_is_there(tmp_path: Path) -> None:
     optim = {key.rpartition("optim.")[2]: value for key, value in values.items() if "optim" in key}
     assert optim == {"lr": 1, "name": "a,b:c", "betas": [0.9, 0.999]}
     assert (values["data.files"], values["data.seed"]) == (["gs://a/b", "c"], 1)
-    assert values["data.max_response_length"] == 2048
     assert values["trainer.project_name.a"] == 1
     assert "trainer.project_name" not in values
 

@@ -12,8 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from commands.importing.shared import project_name
-from tests.importing.test_arithmetic import config_of
-from tests.importing.test_tables import converted, words
+from tests.importing.test_tables import config_of, converted, words
 from trimaran.config import MAX_COUNT, parse_config
 
 ACTOR, OPTIM = "actor_rollout_ref.actor", "actor_rollout_ref.actor.optim"
@@ -50,14 +49,10 @@ SETTINGS = """
 easyr1 | | algorithm.loss={clip_low:0.2,clip_high:0.3,dual_clip:3.0} trainer.beta2=0.999
 easyr1 | | algorithm.kl.place=reward algorithm.kl.estimator=k1
 easyr1 | w.actor.loss_type=cispo w.actor.clip_ratio_high=4 | algorithm.loss={type:cispo,clip_high:4.0}
-easyr1 | w.actor.optim.strategy=adamw_bf16 | trainer.optimizer=adamw_bf16 trainer.beta2=0.99
-easyr1 | algorithm.disable_kl=true | algorithm.kl.coefficient=0.0
 easyr1 | algorithm.use_kl_loss=true algorithm.kl_penalty=low_var_kl | algorithm.kl={place:loss,estimator:k3}
 verl | | algorithm.kl.coefficient=0.0 algorithm.aggregation.type=token_mean trainer.beta2=0.999
 verl | A.actor.use_kl_loss=True A.actor.kl_loss_type=k3+ | algorithm.kl={coefficient:0.001,estimator:k2}
-verl | algorithm.use_kl_in_reward=True | algorithm.kl.place=reward
 verl | A.actor.policy_loss.loss_mode=gspo | algorithm={loss:{type:gspo},aggregation:{type:sequence_mean}}
-verl | A.actor.policy_loss.loss_mode=kl_cov | algorithm.loss={type:kl_cov,share:0.0002,coefficient:0.1}
 verl | A.actor.loss_agg_mode=seq-mean-token-sum-norm | algorithm.aggregation={type:fixed,tokens:512}
 mindspeed-rl | DAPO | algorithm={kl:{coefficient:0.0},loss:{clip_high:0.28},updates_per_batch:2}
 mindspeed-rl | DAPO | algorithm.dynamic_sampling={term:acc_for_dapo,max_replaced:1000} run.groups_per_step=64
@@ -67,11 +62,9 @@ mindspeed-rl | DAPO rl.is_multimodal=true | algorithm.dynamic_sampling.term=
 mindspeed-rl | DAPO mt.stage=ray_grpo | algorithm={loss:{clip_high:0.2},dynamic_sampling:} run.groups_per_step=32
 # verl's threshold is a cap, or two bounds.
 verl | algorithm.rollout_correction={rollout_is:token,rollout_is_threshold:3} | algorithm.correction.cap=3.0
-verl | algorithm.rollout_correction={rollout_is:token,rollout_is_threshold:0.5_4.0} | algorithm.correction.cap=
-verl | algorithm.rollout_correction={rollout_is:token,rollout_is_threshold:0.5_4.0} | algorithm.correction.token_bounds=[0.5,4.0]
+verl | algorithm.rollout_correction={rollout_is:token,rollout_is_threshold:0.5_4.0} | algorithm.correction={cap:,token_bounds:[0.5,4.0]}
 verl | A.actor.router_replay.mode=R3 A.rollout.enable_rollout_routing_replay=True | trainer.router.replay=true
 # The optimizer and the layout.
-mindspeed-rl | actor_config.lr=5e-6 | trainer.learning_rate=5e-6
 mindspeed-rl | mt.tensor_model_parallel_size=8 actor_config.tensor_model_parallel_size=2 | trainer.tensor_parallel=2
 mindspeed-rl | mt.tensor_model_parallel_size=2 mt.sequence_parallel=true | trainer.sequence_parallel=true
 mindspeed-rl | EXPERTS actor_config.moe_tp_extend_ep=true | trainer.expert_parallel=32
@@ -79,11 +72,10 @@ mindspeed-rl | EXPERTS | trainer={expert_parallel:8,expert_tensor_parallel:4}
 # megatron-core splits experts as the rest, where nothing else is said.
 verl | MCORE | trainer={expert_parallel:4,expert_tensor_parallel:2,sequence_parallel:true}
 verl | MCORE A.actor.megatron.expert_tensor_parallel_size=1 | trainer.expert_tensor_parallel=1
+verl | A.actor.use_dynamic_bsz=True A.actor.ulysses_sequence_parallel_size=4 A.actor.ppo_max_token_len_per_gpu=3000 | trainer={micro_batch_tokens:12000,context_parallel:4}
+mindspeed-rl | rl.use_dynamic_bsz=true rl.max_packing_token_size=10240 rl.update_max_packing_token_size=22528 | trainer.micro_batch_tokens=22528
 mindspeed-rl | mt.num_layer_list=1,3 mt.pipeline_model_parallel_size=2 | trainer.pipeline_layers=[1,3]
 verl | A.actor.megatron.override_transformer_config.recompute_granularity=full | trainer.recompute=true
-verl | A.actor.megatron.override_transformer_config.recompute_granularity=selective | trainer.recompute=selective
-verl | A.actor.strategy=megatron | trainer.recompute=false
-mindspeed-rl | mt.recompute_granularity=full | trainer.recompute=true
 mindspeed-rl | mt.recompute_granularity=selective | trainer.recompute=selective
 mindspeed-rl | LORA | trainer.lora={rank:64,targets:[q_proj,k_proj,v_proj,down_proj]}
 # Rewards.
@@ -94,7 +86,6 @@ verl | reward_model.reward_kwargs={max_resp_len:400,overlong_buffer_cfg:{enable:
 verl | QUIET trainer.test_freq=-1 | data.validation=
 verl | QUIET trainer.test_freq=5 | validation={every:5,before_train:false,max_prompts:1000000}
 verl | QUIET trainer.val_only=True | validation.only=true
-easyr1 | QUIET trainer.val_only=true | validation.only=true
 verl | A.rollout.val_kwargs={do_sample:True,n:8,temperature:0.6,top_p:0.95} | validation={final_samples:8,temperature:0.6,top_p:0.95}
 easyr1 | w.rollout.val_override_config.n=2 | validation.samples=2
 verl | trainer.log_val_generations=5 trainer.logger=[console,wandb] | validation.logged=5 metrics.sinks=[wandb]
@@ -113,33 +104,22 @@ def test_a_value_keeps_its_meaning(name: str, theirs: str, ours: str) -> None:
 
 REFUSED = """
 verl | algorithm.adv_estimator=gae | critic
-easyr1 | algorithm.adv_estimator=gae | critic
 mindspeed-rl | mt.stage=dpo | no pairs
 verl | A.rollout.top_p=0.9 | give 1
-verl | A.rollout.name=sglang | give vllm
 verl | reward_model.enable=True | docs/reward-plugins.md
 verl | trainer.v1.trainer_mode=separate_async | run.max_lag
 verl | A.actor.use_kl_loss=True algorithm.use_kl_in_reward=True | one place
 verl | A.actor.use_kl_loss=maybe | 'maybe' is neither on (true, yes, on, 1)
 verl | A.actor.router_replay.mode=R3 | enable_rollout_routing_replay=True
 verl | A.actor.grad_clip=much | is no value
-verl | A.actor.optim.weight_decay=null | their default is 0.01
-verl | A.actor.optim.exp_avg_sq_dtype=bf16 | give float32
-verl | A.actor.fsdp_config.dtype=float16 | give bfloat16
-verl | A.actor.fsdp_config.qat.enable=True | not quantized
 verl | A.actor.megatron.override_mcore_model_config.num_layers=2 | config.json
 verl | A.actor.megatron.override_transformer_config.moe_router_topk=2 | what is computed
 verl | A.ref.model.path=other | set trainer.load
-verl | A.rollout.response_length=64 | data.max_response_length=64
 verl | A.rollout.agent.default_agent_loop=tool_agent | multi_turn.tool_config_path
-verl | A.rollout.agent.default_agent_loop=mine | docs/agents.md
 verl | A.rollout.multi_turn.interaction_config_path=a.yaml | docs/agents.md
-mindspeed-rl | rl.multi_turn_enable=true | docs/agents.md
-verl | A.model.external_lib=models.mine | is not loaded
 verl | A.model.lora_rank=8 A.model.target_modules=qproj | adapters go to
 verl | A.model.exclude_modules=lm_head | leave it out
 verl | data.train_max_samples=100 | --limit 100
-verl | data.truncation=left | skipped, not cut
 verl | reward_model.reward_manager=mine | a reward is a function here
 verl | reward_model.reward_kwargs.overlong_buffer_cfg.enable=True | overlong_buffer_cfg.len=N
 verl | algorithm.rollout_correction={rollout_is:sequence,rollout_is_threshold:0.5_4.0} | a token's weight
@@ -151,9 +131,7 @@ easyr1 | trainer.max_steps=null w.actor.optim.lr_warmup_ratio=0.1 | give trainer
 mindspeed-rl | mt.data_path=./dataset/data | prefix
 mindspeed-rl | rl.verifier_function=[acurracy] | verifiers are
 mindspeed-rl | actor_config.load=./ckpt actor_config.finetune=false | finetune=true
-mindspeed-rl | actor_config.load=x actor_config.finetune=maybe | actor_config.finetune: 'maybe' is neither
 mindspeed-rl | DAPO rl.filter_groups_train_batch_size=48 | give a rl_config.mini_batch_size that divides 48
-mindspeed-rl | mt.train_iters=null | give megatron_training.train
 mindspeed-rl | mt.split=[90,5,5] | --hold-out N
 """
 
@@ -168,6 +146,9 @@ def test_what_would_change_the_training_is_refused_with_what_to_do(
 NOTED = """
 verl | A.actor.fsdp_config.model_dtype=bf16 | adamw_bf16 keeps weights
 verl | A.rollout.max_model_len=1000 | together
+verl | A.actor.optim.lr_warmup_steps=3 | one step ahead
+easyr1 | w.actor.optim.lr_warmup_ratio=0.3 | one step ahead
+easyr1 | w.actor.optim.lr_scheduler_type=cosine | one step ahead
 verl | A.actor.policy_loss.loss_mode=gspo A.actor.use_kl_loss=True | the KL term and the entropy keep
 verl | data.image_key=images | ~data.image_key
 easyr1 | w.actor.optim.strategy=adamw_bf16 | 0.99 is taken
@@ -175,7 +156,6 @@ easyr1 | w.actor.loss_type=gspo_token | clip_ratio_dual
 easyr1 | data.filter_overlong_prompts=false | cut on the right
 easyr1 | w.actor.loss_avg_mode=seq | micro-batch
 mindspeed-rl | | micro-batches' means
-mindspeed-rl | rl.filter_groups_enable=true | filter_groups_enable is of ray_dapo
 mindspeed-rl | rl.clip_higher_enable=true | clip_higher_enable is of ray_dapo
 mindspeed-rl | actor_config.noop_layers=[0,11] | trainer.pipeline_layers
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ def test_the_tools_of_a_file_become_the_environment(tmp_path: Path) -> None:
     assert "--allow search_tools:SearchTool" in note and "at its end" in note
 
 
-def test_a_tool_of_theirs_answers_in_an_episode_as_its_file_says(
+async def test_a_tool_of_theirs_answers_in_an_episode_as_its_file_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "search_tools.py").write_text(TOOL)
@@ -84,18 +83,14 @@ def test_a_tool_of_theirs_answers_in_an_episode_as_its_file_says(
     allowed = Allowed.from_entries(["search_tools:SearchTool"])
     known = {"tools_kwargs": {"look_up": {"create_kwargs": {"known": {"Ann": "31"}}}}}
     prompt = Prompt("p:1", (Message("user", "How old?"),), "t", "", {"extra_info": dumps(known)})
-
-    async def play() -> list[str]:
-        async with LocalHost(found, load_spec(config, found, allowed), allowed) as host:
-            episode = host.create("1.1.0")
-            opening = await episode.open(prompt, seed=1)
-            calls = [ToolCall("look_up", dumps({"name": name})) for name in ("Ann", "Bob")]
-            message = Message("assistant", "", tool_calls=tuple(calls))
-            reply = await episode.step(message, "stop")
-            await episode.close()
-            return [opening.tools[0].name, *(answer.text for answer in reply.messages)]
-
-    assert asyncio.run(play()) == ["look_up", "look_up: 31", "look_up: nobody"]
+    async with LocalHost(found, load_spec(config, found, allowed), allowed) as host:
+        episode = host.create("1.1.0")
+        opening = await episode.open(prompt, seed=1)
+        calls = [ToolCall("look_up", dumps({"name": name})) for name in ("Ann", "Bob")]
+        reply = await episode.step(Message("assistant", "", tool_calls=tuple(calls)), "stop")
+        await episode.close()
+    assert opening.tools[0].name == "look_up"
+    assert [answer.text for answer in reply.messages] == ["look_up: 31", "look_up: nobody"]
 
 
 def test_the_loop_of_tools_alone_is_enough_and_turns_have_no_bound(tmp_path: Path) -> None:
