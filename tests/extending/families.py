@@ -6,15 +6,8 @@ from trimaran.choices import FAMILIES
 from trimaran.model.families.family import Experts, Family, Feature
 
 FEATURES = (
-    *(
-        "`model_type`",
-        "biases of q, k, v",
-        "norms of heads",
-        "latent attention",
-        "window",
-        "partial rope",
-    ),
-    *("norms behind, of 1 + w", "scaled embeddings", "activation"),
+    *("`model_type`", "biases of q, k, v", "norms of heads", "latent attention", "window"),
+    *("partial rope", "norms behind, of 1 + w", "scaled embeddings", "activation"),
     *("scores of experts", "shared expert", "experts in a stack", "vision tower"),
 )
 
@@ -27,12 +20,10 @@ def table() -> str:
 
 def _row(family: Family) -> tuple[str, ...]:
     experts = family.experts or Experts()
+    attention = (family.biases, family.head_norms, family.latent, family.window)
+    norms = family.norms_behind and family.norms_around_one
     return (
-        *map(
-            _word,
-            (family.biases, family.head_norms, family.latent, family.window, family.partial_rope),
-        ),
-        *map(_word, (family.norms_behind and family.norms_around_one, family.scaled_embeddings)),
+        *map(_word, (*attention, family.partial_rope, norms, family.scaled_embeddings)),
         family.activation,
         experts.scores if family.experts else "",
         ("with a gate" if experts.shared_gate else "yes") if experts.shared else "",

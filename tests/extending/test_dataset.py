@@ -28,10 +28,3 @@ def test_a_file_with_the_suffix_is_read_by_the_package(
     path.write_text('prompt,answer\n"1 + 2?,3\n')
     with pytest.raises(InputError, match=r"train\.csv: not CSV \(unexpected end of data\)"):
         list(Dataset(dataset.section).texts())
-
-
-def test_without_the_package_it_is_read_as_jsonl(tmp_path: Path) -> None:
-    path = tmp_path / "train.csv"
-    path.write_text("prompt,answer\n1 + 2?,3\n")
-    with pytest.raises(InputError, match="not JSON"):
-        list(Dataset(DatasetSection(path=path)).texts())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ pytest.importorskip("transformers", reason="transformers is not installed; its t
 pytestmark = pytest.mark.e2e
 
 
-def test_the_engine_generates_under_each_version_and_reads_it_back(
+async def test_the_engine_generates_under_each_version_and_reads_it_back(
     follow: Callable[[str], Recipe], tmp_path: Path
 ) -> None:
     from tests.rollout import replicas
@@ -30,7 +29,7 @@ def test_the_engine_generates_under_each_version_and_reads_it_back(
     vocab_size = read_model_folder(model).vocab_size
     replica = replicas.start_replica(name, model, tmp_path)
 
-    async def body() -> None:
+    try:
         async with replica.client() as client:
             for step in (1, 2):
                 version = await replica.publish(client, {"a": torch.full((8, 2), float(step))})
@@ -44,8 +43,5 @@ def test_the_engine_generates_under_each_version_and_reads_it_back(
                     assert [segment.version for segment in completion.segments] == [version]
                 digests = await client.read_back(version, ((0, 1),), replicas.TIMEOUT)
                 assert digests == list_digests(replica.manifest)[:1]
-
-    try:
-        asyncio.run(body())
     finally:
         replicas.stop(replica)

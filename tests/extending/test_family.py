@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.configs import configure
 from tests.extending.recipes import Recipe
-from trimaran.config import parse_config
 from trimaran.errors import InputError
 from trimaran.model.folder import read_model_folder
 
@@ -46,15 +46,11 @@ async def test_a_family_like_llama_trains(follow: Callable[[str], Recipe], tmp_p
         read_model_folder(folder)
     follow("A model family")
     assert read_model_folder(folder).family == "seed_oss"
-    config = parse_config(
-        {
-            "run": {"groups_per_step": 4},
-            "model": {"path": str(folder), "dtype": "float32"},
-            "data": {"train": "unused"},
-            "reward": {"rules": {"unused": 1}},
-            "rollout": {"max_tokens": 32, "max_prompt_tokens": 32, "temperature": 0.7},
-            "trainer": {"learning_rate": 1e-3, "weight_decay": 0.1, "device": "cpu"},
-        }
+    config = configure(
+        run={"groups_per_step": 4},
+        model={"path": str(folder), "dtype": "float32"},
+        rollout={"max_tokens": 32, "max_prompt_tokens": 32, "temperature": 0.7},
+        trainer={"learning_rate": 1e-3, "weight_decay": 0.1, "device": "cpu"},
     )
     reference = ReferenceTrainer(model, config)
 

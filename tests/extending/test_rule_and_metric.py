@@ -11,15 +11,13 @@ from services.controller.reporting.step_metrics import describe_terms
 from tests.extending.recipes import RECIPES
 from tests.observability.metrics import markdown
 from tests.reward.groups import group_of
-from tests.reward.test_server import SECONDS, configure, while_serving
-from trimaran.clients import RewardClient
-from trimaran.errors import InputError, InternalError
-from trimaran.run.context import RunContext
+from tests.reward.test_server import SECONDS, configure, serving
+from trimaran.errors import InternalError
 from trimaran.telemetry import metrics
 from trimaran.telemetry.metrics import METRICS, find_metric, read_metric
 from trimaran.telemetry.run_files import MetricsWriter, read_json_lines
 from trimaran.trust.allowed import ALLOW_VARIABLE
-from trimaran.types import Score, Verdict
+from trimaran.types import Score
 
 
 def write_rule(folder: Path) -> dict[str, dict[str, object]]:
@@ -30,21 +28,17 @@ def write_rule(folder: Path) -> dict[str, dict[str, object]]:
     return {name: {**rule, "function": f"{folder}/{rule['function']}"}}
 
 
-def test_the_rule_judges_and_its_other_numbers_are_metrics(
+async def test_the_rule_judges_and_its_other_numbers_are_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rules = write_rule(tmp_path)
     monkeypatch.setenv(ALLOW_VARIABLE, str(rules["style"]["function"]))
-    found: list[Verdict] = []
-
-    async def use(client: RewardClient) -> None:
-        found.extend(await client.score_group(group_of(["a b c d", "a b"]), SECONDS))
-
-    while_serving(configure(rules), tmp_path, use)
-    assert found == [
+    async with serving(configure(rules), tmp_path) as client:
+        found = await client.score_group(group_of(["a b c d", "a b"]), SECONDS)
+    assert found == (
         Score(0.0, {"style": 0.0, "style.words": 4.0}),
         Score(0.2, {"style": 1.0, "style.words": 2.0}),
-    ]
+    )
     writer = MetricsWriter(tmp_path)
     writer.write("step", 1, describe_terms(found))
     writer.close()
@@ -52,19 +46,6 @@ def test_the_rule_judges_and_its_other_numbers_are_metrics(
     key = "reward/term/style.words/mean"
     assert row[key] == 3.0
     assert f"`{key}`" in RECIPES["A metric"].text
-
-
-def test_the_rule_is_refused_where_it_was_not_allowed(tmp_path: Path) -> None:
-    rules = write_rule(tmp_path)
-
-    async def use(client: RewardClient) -> None: ...
-
-    with pytest.raises(InputError, match=r"reward\.rules\.style\.function: .*--allow"):
-        import asyncio
-
-        from services.reward.server import serve
-
-        asyncio.run(serve(configure(rules), RunContext.in_folder(tmp_path)))
 
 
 def test_a_metric_that_is_declared_and_computed_is_written(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.reward.server import serve
+from tests import configs
 from tests.first_epoch import draw_epoch
 from tests.reward.groups import group_of
 from tests.trimaran.telemetry.test_exposition import values
 from trimaran.clients import MetricsClient, RewardClient
-from trimaran.config import RunConfig, parse_config
+from trimaran.config import RunConfig
 from trimaran.run.context import RunContext
 from trimaran.run.network import LOOPBACK
 from trimaran.trust.allowed import ALLOW_VARIABLE
@@ -25,79 +27,56 @@ SECONDS = 60.0
 
 
 def configure(rules: dict[str, Any], **reward: Any) -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": "unused"},
-            "data": {"train": "unused"},
-            "reward": {"rules": rules, "workers": 1, **reward},
-            "endpoints": {"reward": LOOPBACK.free_address()},
-        }
-    )
+    section = {"rules": rules, "workers": 1, **reward}
+    return configs.configure(reward=section, endpoints={"reward": LOOPBACK.free_address()})
 
 
-def while_serving(
-    config: RunConfig, run_folder: Path, use: Callable[[RewardClient], Awaitable[None]]
-) -> None:
+@asynccontextmanager
+async def serving(config: RunConfig, run_folder: Path) -> AsyncIterator[RewardClient]:
     address = config.endpoints.reward
     assert address
-
-    async def run() -> None:
-        await draw_epoch(run_folder, "run")
-        service = asyncio.create_task(serve(config, RunContext.in_folder(run_folder)))
-        await rpc.wait_until_serving(address, SECONDS)
-        async with RewardClient(address, Caller("run", 1)) as client:
-            await use(client)
-        service.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await service
-
-    asyncio.run(run())
+    await draw_epoch(run_folder, "run")
+    service = asyncio.create_task(serve(config, RunContext.in_folder(run_folder)))
+    await rpc.wait_until_serving(address, SECONDS)
+    async with RewardClient(address, Caller("run", 1)) as client:
+        yield client
+    service.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await service
 
 
-def test_prometheus_sees_calls_and_workers(tmp_path: Path) -> None:
-    async def use(client: RewardClient) -> None:
+async def test_prometheus_sees_calls_and_workers(tmp_path: Path) -> None:
+    async with serving(configure({"exact_match": 2.0}), tmp_path) as client:
         await client.score_group(group_of(["wrong", "right"]), SECONDS)
         async with MetricsClient(client.address) as process:
             known = values(await process.get_metrics())
-        assert known["trimaran_rpc_calls_total", "OK", "RewardService/ScoreGroup"] == 1
-        assert known["trimaran_reward_queued_batches",] == 0
-        assert known["trimaran_reward_workers", "busy"] == 0
-        assert known["trimaran_reward_workers", "idle"] == 1
-
-    while_serving(configure({"exact_match": 2.0}), tmp_path, use)
+    assert known["trimaran_rpc_calls_total", "OK", "RewardService/ScoreGroup"] == 1
+    assert known["trimaran_reward_queued_batches",] == 0
+    assert known["trimaran_reward_workers", "busy"] == 0
+    assert known["trimaran_reward_workers", "idle"] == 1
 
 
-def test_a_weighted_sum_with_a_function_that_the_operator_allowed(
+async def test_a_weighted_sum_with_a_function_that_the_operator_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ALLOW_VARIABLE, "tests.reward.unruly:*")
-    rules = {
-        "exact_match": 1.0,
-        "unruly": {"function": "tests.reward.unruly:answer", "weight": -0.5, "maximum": 1},
-    }
-
-    async def use(client: RewardClient) -> None:
+    unruly = {"function": "tests.reward.unruly:answer", "weight": -0.5, "maximum": 1}
+    async with serving(configure({"exact_match": 1.0, "unruly": unruly}), tmp_path) as client:
         verdicts = await client.score_group(group_of(["right", "exit", "wrong"]), SECONDS)
-        assert verdicts == (
-            Score(0.5, {"exact_match": 1.0, "unruly": 1.0}, prediction="right"),
-            Score(-0.5, {"exact_match": 0.0, "unruly": 1.0}, True, prediction="exit"),
-            Score(0.0, {"exact_match": 0.0, "unruly": 0.0}, prediction="wrong"),
-        )
-
-    while_serving(configure(rules), tmp_path, use)
+    assert verdicts == (
+        Score(0.5, {"exact_match": 1.0, "unruly": 1.0}, prediction="right"),
+        Score(-0.5, {"exact_match": 0.0, "unruly": 1.0}, True, prediction="exit"),
+        Score(0.0, {"exact_match": 0.0, "unruly": 0.0}, prediction="wrong"),
+    )
 
 
 @pytest.mark.e2e
-def test_a_caller_that_gives_up_does_not_stop_the_others(
+async def test_a_caller_that_gives_up_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ALLOW_VARIABLE, "tests.reward.unruly:answer")
-
-    async def use(client: RewardClient) -> None:
+    rules = {"a": {"function": "tests.reward.unruly:answer"}}
+    async with serving(configure(rules, timeout=2), tmp_path) as client:
         with pytest.raises(Exception, match="no answer within 1 s"):
             await client.score_group(group_of(["hang"]), 1)
-        (verdict,) = await client.score_group(group_of(["right"]), SECONDS)
-        assert verdict == Score(1.0, {"a": 1.0})
-
-    rules = {"a": {"function": "tests.reward.unruly:answer"}}
-    while_serving(configure(rules, timeout=2), tmp_path, use)
+        assert await client.score_group(group_of(["right"]), SECONDS) == (Score(1.0, {"a": 1.0}),)

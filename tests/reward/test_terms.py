@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from services.reward.terms import FunctionSpec, PluginSpec, Term, check_row, make_terms
-from trimaran.config import RunConfig, parse_config
+from tests.configs import configure
+from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.trust.allowed import Allowed
 from trimaran.types import Message, Prompt
@@ -19,13 +20,8 @@ PLUGIN = {"plugin": {"url": "https://rewards.example/v1"}}
 
 
 def config(**rules: Any) -> RunConfig:
-    tree = {
-        "model": {"path": "m"},
-        "data": {"train": "t.jsonl", "answer_key": "solution"},
-        "rollout": {"max_tokens": 300},
-        "reward": {"rules": rules},
-    }
-    return parse_config(tree)
+    data = {"train": "t.jsonl", "answer_key": "solution"}
+    return configure(data=data, rollout={"max_tokens": 300}, reward={"rules": rules})
 
 
 def terms(**rules: Any) -> list[Term]:
@@ -38,18 +34,14 @@ def test_a_weight_alone_names_a_rule() -> None:
     assert isinstance(term.spec, FunctionSpec) and term.spec.options == {}
 
 
-def test_a_function() -> None:
-    (term,) = terms(mine={**FUNCTION, "options": {"words": [1]}, "minimum": -1, "maximum": 2})
-    assert term.spec == FunctionSpec("my.rewards:f", '{"words": [1]}', "solution")
-    assert (term.minimum, term.maximum, term.worst) == (-1, 2, -1)
+def test_a_function_and_a_plugin() -> None:
+    options = {"options": {"words": [1]}, "weight": -1, "minimum": -1, "maximum": 2}
+    mine, far = terms(mine=FUNCTION | options, far=PLUGIN | options)
+    assert mine.spec == FunctionSpec("my.rewards:f", '{"words": [1]}', "solution")
+    assert isinstance(far.spec, PluginSpec) and far.spec.options_json == '{"words": [1]}'
+    assert (mine.minimum, mine.maximum, mine.worst, far.worst) == (-1, 2, 2, 2)
     (term,) = terms(mine=FUNCTION)
-    assert (term.minimum, term.maximum) == (0, math.inf)
-
-
-def test_a_plugin() -> None:
-    (term,) = terms(far={**PLUGIN, "options": {"a": 1}, "weight": -1, "maximum": 3})
-    assert isinstance(term.spec, PluginSpec) and term.spec.options_json == '{"a": 1}'
-    assert term.worst == 3
+    assert (term.minimum, term.maximum, term.worst) == (0, math.inf, 0)
 
 
 def test_max_tokens_is_the_runs_own() -> None:
@@ -64,21 +56,14 @@ def test_max_tokens_is_the_runs_own() -> None:
     ("rules", "message"),
     [
         ({"exact_mach": 1}, r"reward\.rules\.exact_mach: unknown rule; did you mean exact_match\?"),
-        ({"x": {"rule": "exact_mach"}}, r"reward\.rules\.x\.rule: unknown rule; did you mean"),
         ({"mine.py:f": 1}, r"reward\.rules\.mine\.py:f: a term's name is letters.*function:"),
-        (
-            {"exact_match": {"options": {"words": 1}}},
-            r"reward\.rules\.exact_match\.options\.words: unknown option \(known: it takes none\)",
-        ),
         ({"overlong": {"options": {"buffer": 301}}}, "buffer 301 is more than max_tokens 300"),
         ({"exact_match": {"minimum": -1}}, "a built-in rule knows its minimum and maximum"),
         ({"x": {"function": "other:f"}}, r"rules\.x\.function: other:f is not among"),
         ({"x": {"function": "my.rewards"}}, r"rules\.x\.function: 'my\.rewards': a function is"),
         ({"x": {"plugin": {"url": "http://evil"}}}, r"rules\.x\.plugin\.url: http://evil:80 is"),
         ({"x": FUNCTION | {"minimum": 1, "maximum": 1}}, "minimum 1 must be less than maximum 1"),
-        ({"x": FUNCTION | {"maximum": -1}}, "minimum 0 must be less than maximum -1"),
         ({"x": FUNCTION | {"weight": -1}}, r"rules\.x\.maximum: missing; a negative weight needs"),
-        ({"x": PLUGIN | {"weight": -1}}, r"rules\.x\.maximum: missing"),
     ],
 )
 def test_what_is_refused(rules: dict[str, Any], message: str) -> None:
@@ -109,12 +94,8 @@ def test_a_row_that_a_rule_cannot_use() -> None:
 
 
 def test_a_rule_for_some_tasks_judges_their_rows_alone() -> None:
-    tree = {
-        "model": {"path": "m"},
-        "data": {"train": [{"path": "a", "task": "sums"}, {"path": "b", "task": "prose"}]},
-        "reward": {"rules": {"last_integer": {"tasks": ["sums"]}}},
-    }
-    rules = parse_config(tree)
+    data = {"train": [{"path": "a", "task": "sums"}, {"path": "b", "task": "prose"}]}
+    rules = configure(data=data, reward={"rules": {"last_integer": {"tasks": ["sums"]}}})
     (term,) = make_terms(rules, Allowed())
     assert term.tasks == ("sums",)
     check_row(rules, Prompt("a:1", (Message("user", "?"),), "sums", "7"), "a:1")

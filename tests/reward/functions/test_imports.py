@@ -97,8 +97,5 @@ def test_a_module_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert score("my_package.rewards") == 1
     with pytest.raises(InputError, match=r"No module named 'my_package\.nothing'"):
         score("my_package.nothing")
-
-
-def test_a_file_that_is_gone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"mine\.py: no such file"):
         score(tmp_path / "mine.py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.reward.functions.arguments import Reading, verl
-from services.reward.functions.loading import FunctionFault, LoadedFunction, load_function
+from services.reward.functions.loading import LoadedFunction, load_function
+from services.reward.functions.returned import FunctionFault
 from services.reward.outcome import NotApplicable, Value
 from services.reward.terms import FunctionSpec
 from trimaran.errors import InputError
@@ -59,38 +61,24 @@ def values(loaded: LoadedFunction, *samples: Sample) -> list[float | None]:
     ("head", "one_by_one"),
     [
         ("def f(sample)", True),
-        ("def f(s: Sample)", True),
         ("def f(s: 'Sample')", True),
         ("async def f(sample)", True),
         ("def f(samples)", False),
-        ("def f(group: Sequence[Sample])", False),
         ("def f(group: 'list[Sample]')", False),
     ],
 )
 @pytest.mark.parametrize("future", ["", "from __future__ import annotations"])
 def test_ours(load: Load, head: str, one_by_one: bool, future: str) -> None:
-    name = head.partition("(")[2].partition(":")[0].partition(")")[0].partition(",")[0]
+    name = re.split(r"[():]", head)[1]
     body = f"len({name}.text)" if one_by_one else f"[len(one.text) for one in {name}]"
-    loaded = load(
-        f"""
-        {future}
-        import trimaran.rewards
-        from collections.abc import Sequence
-        from trimaran.rewards import Sample
-        {head}:
-            return {body}
-        """
-    )
+    loaded = load(f"{future}\nfrom trimaran.rewards import Sample\n{head}: return {body}")
     assert (loaded.one_by_one, loaded.splittable) == (one_by_one, one_by_one)
     assert values(loaded, sample("a"), sample("abc")) == [1, 3]
 
 
 def test_options_are_keyword_arguments_of_their_own_each_time(load: Load) -> None:
-    loaded = load(
-        "def f(sample, *, words, least=1):\n    words.append(1)\n    return len(words) - least",
-        words=["a"],
-        least=0,
-    )
+    code = "def f(sample, *, words, least=1):\n    words.append(1)\n    return len(words) - least"
+    loaded = load(code, words=["a"], least=0)
     assert values(loaded, sample(), sample()) == [2, 2]
 
 
@@ -101,12 +89,8 @@ def test_verl_with_a_dict_and_the_columns_that_are_named_as_there(load: Load) ->
     loaded = load(
         """
         async def f(data_source, solution_str, ground_truth, extra_info, bonus=0.0, **kwargs):
-            return {
-                "score": extra_info["index"] + bonus,
-                "acc": data_source == "gsm8k",
-                "pred": solution_str,
-                "nothing": None,
-            }
+            other = {"acc": data_source == "gsm8k", "pred": solution_str, "nothing": None}
+            return {"score": extra_info["index"] + bonus, **other}
         """,
         bonus=0.5,
     )
@@ -135,8 +119,6 @@ def test_verl_in_batches(load: Load) -> None:
     "head",
     [
         "def f(completions)",
-        "def f(completions, **kwargs)",
-        "def f(prompts, completions, answer)",
         "def f(prompts, completions, completion_ids, trainer_state, log_extra, log_metric)",
         "async def f(completions, **kwargs)",
         "def f(completions: list[str], trainer_state=None)",
@@ -154,8 +136,7 @@ def test_trl_columns(load: Load) -> None:
         def f(prompts, completions, completion_ids, ground_truth, answer, level, **columns):
             assert prompts == ["What is 2 + 2?"] * 2
             assert completion_ids == [[1, 2], [3]]
-            assert ground_truth == ["4", "5"]
-            assert answer == ["4", "5"]
+            assert ground_truth == answer == ["4", "5"]
             assert level == [3, None]
             columns.pop("log_extra")("seen", completions)
             columns.pop("log_metric")("length", 2.5)
@@ -169,19 +150,17 @@ def test_trl_columns(load: Load) -> None:
     assert loaded.judge_batch([first, second]) == [NotApplicable(), Value(1.0, {"length": 2.5})]
 
 
-CONVERSATIONAL = """
-    def f(prompts, completions{}):
-        assert prompts[0][0] == dict(role="system", content="Be brief.")
-        return [float(one[0]["content"] == "four") for one in completions]
-    """
-
-
 def test_trl_conversations_are_an_option_or_said_by_the_annotation(load: Load) -> None:
-    asked = load(CONVERSATIONAL.format(""), conversational=True)
-    said = load(CONVERSATIONAL.format(": list[list[dict[str, str]]]"))
+    code = """
+        def f(prompts, completions{}):
+            assert prompts[0][0] == dict(role="system", content="Be brief.")
+            return [float(one[0]["content"] == "four") for one in completions]
+        """
+    asked = load(code.format(""), conversational=True)
+    said = load(code.format(": list[list[dict[str, str]]]"))
     assert values(asked, sample()) == values(said, sample()) == [1]
     with pytest.raises(InputError, match="conversational is true or false"):
-        load(CONVERSATIONAL.format(""), conversational="yes")
+        load(code.format(""), conversational="yes")
 
 
 CONVERSATION = (
@@ -213,20 +192,14 @@ def test_verl_gets_an_episode_as_one_text_with_its_number_of_turns() -> None:
         "user\n<tool_response>\n4\n</tool_response>\nassistant\nfour"
     )
     assert arguments["extra_info"]["num_turns"] == 4
-    arguments = verl([sample()], Reading()).arguments
-    assert (arguments["solution_str"], arguments["extra_info"]) == ("four", {})
 
 
-def test_trl_trainer_state_is_not_there(load: Load) -> None:
-    loaded = load("def f(completions, trainer_state): return [trainer_state.global_step]")
+def test_what_a_function_of_trl_does_not_find_here_is_its_own_fault(load: Load) -> None:
+    state = load("def f(completions, trainer_state): return [trainer_state.global_step]")
     with pytest.raises(FunctionFault, match=r"trainer_state\.global_step"):
-        loaded.judge_batch([sample()])
-
-
-def test_a_column_that_no_row_has_is_the_functions_fault(load: Load) -> None:
-    loaded = load("def f(completions, solution): return [1.0]")
+        state.judge_batch([sample()])
     with pytest.raises(FunctionFault, match="needs 'solution'"):
-        loaded.judge_batch([sample()])
+        load("def f(completions, solution): return [1.0]").judge_batch([sample()])
 
 
 def test_a_column_of_texts_that_look_like_json(load: Load) -> None:
@@ -267,45 +240,35 @@ def test_easyr1_sequential(load: Load) -> None:
         def compute_score(given, format_weight=0.1):
             right = given["response"] == given["ground_truth"]
             assert given["response_length"] == 2
-            score = {"format": 1.0, "accuracy": float(right)}
-            score["overall"] = (1 - format_weight) * right + format_weight
-            return score
+            return {"accuracy": float(right), "overall": (1 - format_weight) * right}
         """,
         "compute_score",
         format_weight=0.5,
     )
     assert loaded.one_by_one
     outcomes = loaded.judge_batch([sample("4", token_ids=(1, 2)), sample("5", token_ids=(1, 2))])
-    assert outcomes == [
-        Value(1.0, {"format": 1.0, "accuracy": 1.0}),
-        Value(0.5, {"format": 1.0, "accuracy": 0.0}),
-    ]
+    assert outcomes == [Value(0.5, {"accuracy": 1.0}), Value(0.0, {"accuracy": 0.0})]
 
 
 # What is refused at load
 
 
 @pytest.mark.parametrize(
-    ("code", "name", "options", "reason"),
+    ("code", "reason"),
     [
-        ("x = 1", "f", {}, "has no 'f'"),
-        ("f = 1", "f", {}, "it is no function but a int"),
-        ("def f(): ...", "f", {}, "are none that is known"),
-        ("def f(text, answer): ...", "f", {}, r"parameters \(text, answer\) are none"),
-        ("def f(*given): ...", "f", {}, "are none that is known"),
-        ("REWARD_TYPE = 'other'\ndef f(x): ...", "f", {}, "are none that is known"),
-        ("f = max", "f", {}, "Python does not know its parameters"),
-        ("import nowhere_at_all", "f", {}, "No module named 'nowhere_at_all'"),
-        ("def f(:", "f", {}, "SyntaxError"),
-        ("raise SystemExit(3)", "f", {}, "SystemExit: 3"),
-        ("from .beside import f", "f", {}, "ImportError"),
+        ("x = 1", "has no 'f'"),
+        ("f = 1", "it is no function but a int"),
+        ("def f(text, answer): ...", r"parameters \(text, answer\) are none"),
+        ("def f(*given): ...", "are none that is known"),
+        ("REWARD_TYPE = 'other'\ndef f(x): ...", "are none that is known"),
+        ("f = max", "Python does not know its parameters"),
+        ("def f(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
     ],
 )
-def test_what_is_no_reward_function(
-    load: Load, code: str, name: str, options: dict[str, Any], reason: str
-) -> None:
+def test_what_is_no_reward_function(load: Load, code: str, reason: str) -> None:
     with pytest.raises(InputError, match=reason) as caught:
-        load(code, name, **options)
+        load(code)
     for project in ("trimaran.rewards", "verl's", "TRL's", "EasyR1's"):
         assert project in str(caught.value)
     assert "mine1.py" in str(caught.value)
@@ -318,9 +281,7 @@ def test_what_is_no_reward_function(
         ("def f(sample)", {"words": 1}, r"unknown option 'words' \(known: it takes none\)"),
         ("def f(sample, least)", {"leest": 1}, r"unknown option 'leest' \(known: least\)"),
         ("def f(sample, least)", {}, "needs 'least', which is not given"),
-        ("def f(sample, least)", {"sample": 1}, "unknown option 'sample'"),
         ("def f(sample)", {"conversational": True}, "unknown option 'conversational'"),
-        ("def f(solution_str, ground_truth, router)", {}, "needs 'router'"),
         ("def f(completions, **k)", {"completions": []}, "unknown option 'completions'"),
     ],
 )
@@ -338,53 +299,42 @@ def test_options_that_do_not_fit(
     ("expression", "value"),
     [
         ("True", 1.0),
-        ("numpy.float32(0.5)", 0.5),
         ("numpy.array(1.5)", 1.5),
         ("None", None),
         ("{'score': 1}", 1.0),
-        ("{'overall': numpy.float64(1)}", 1.0),
         ("{'score': 1, 'overall': 2}", 1.0),
         ("{'score': None}", None),
     ],
 )
 def test_scores(load: Load, expression: str, value: float | None) -> None:
-    head = "import numpy\n"
-    one = load(f"{head}def f(sample): return {expression}")
-    assert values(one, sample()) == [value]
-    batch = load(f"{head}def f(completions): return [{expression}]")
-    assert values(batch, sample()) == [value]
+    for head, result in (("sample", expression), ("completions", f"[{expression}]")):
+        loaded = load(f"import numpy\ndef f({head}): return {result}")
+        assert values(loaded, sample()) == [value]
 
 
 @pytest.mark.parametrize(
     ("expression", "reason"),
     [
         ("'1.0'", "the str '1.0'; a score is a number"),
-        ("{}", "a dict without 'score' .it has nothing"),
         ("{'acc': 1}", "a dict without 'score' .it has 'acc'"),
-        ("{'score': 'x'}", "the str 'x'"),
         ("10 ** 400", "OverflowError"),
         ("1j", "a complex"),
     ],
 )
 def test_what_is_no_score(load: Load, expression: str, reason: str) -> None:
-    one = load(f"def f(sample): return {expression}")
-    batch = load(f"def f(completions): return [{expression}]")
-    for loaded in (one, batch):
-        with pytest.raises(FunctionFault, match=reason):
-            loaded.judge_batch([sample()])
+    with pytest.raises(FunctionFault, match=reason):
+        load(f"def f(sample): return {expression}").judge_batch([sample()])
 
 
 @pytest.mark.parametrize(
     ("expression", "reason"),
     [
         ("1.0", "the float 1.0; a list of 2 scores was expected"),
-        ("None", "the NoneType None; a list of 2"),
         ("{'score': 1}", "a dict; a list of 2"),
         ("[1, 2, 3]", "3 scores for 2 completions"),
     ],
 )
-@pytest.mark.parametrize("name", ["samples", "completions", "reward_inputs", "solution_strs"])
-def test_what_is_no_list_of_scores(load: Load, name: str, expression: str, reason: str) -> None:
-    loaded = load(f"def f({name}): return {expression}")
+def test_what_is_no_list_of_scores(load: Load, expression: str, reason: str) -> None:
+    loaded = load(f"def f(completions): return {expression}")
     with pytest.raises(FunctionFault, match=reason):
         loaded.judge_batch([sample(), sample()])

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.reward.rules import RULES
 from services.reward.rules.code.rule import check_reference, code, programs
 from services.reward.rules.code.values import decode, encode
 from services.reward.rules.code.verdicts import JudgedTests, Program, same_output
@@ -38,17 +37,13 @@ def test_no_code_is_worth_nothing_and_whole_takes_the_text() -> None:
     ("reference", "said"),
     [
         ("", "neither assert"),
-        ("42", "tests are JSON"),
         ("no Python at all", "neither JSON nor Python"),
         ("{}", "inputs"),
-        ("[1, 2]", "inputs"),
         ('{"inputs": ["1"], "outputs": []}', "1 inputs and 0 outputs"),
-        ('{"inputs": [], "outputs": []}', "0 inputs"),
         ('{"inputs": "1", "outputs": "2"}', "not lists"),
         ('{"inputs": [{}], "outputs": ["2"]}', "neither text nor lines"),
         ('{"inputs": ["1"], "outputs": ["2"], "fn_name": "a b"}', "not a name"),
         ('{"inputs": ["x y"], "outputs": ["2"], "fn_name": "f"}', "JSON"),
-        ('{"inputs": ["1"], "outputs": ["x"], "fn_name": "f"}', "JSON"),
         ("assert '\ud800'", "neither JSON nor Python"),
     ],
 )
@@ -74,15 +69,6 @@ def test_check_needs_to_know_the_function() -> None:
         programs(answered("x", "def check(candidate):\n    assert candidate(1) == 1"))
 
 
-def test_the_options_of_the_rule_are_checked() -> None:
-    rule = RULES["code"]
-    rule.check_options({"partial": True, "whole": False, "test_timeout": 1, "timeout": 2.5}, "k")
-    rule.check_options({"memory_mib": 512, "max_tests": 10}, "k")
-    for wrong in ({"partial": 1}, {"timeout": 0}, {"timeout": "3"}, {"max_tests": 0}, {"x": 1}):
-        with pytest.raises(ValueError, match="k"):
-            rule.check_options(wrong, "k")
-
-
 # --- pairs of standard input and output
 
 
@@ -91,7 +77,6 @@ def test_a_program_is_judged_by_its_output_and_its_end() -> None:
     assert judged(RIGHT_SUM + "\nraise SystemExit(1)", SUM_OF_TWO) == 0.0
     assert judged("print(3)", SUM_OF_TWO) == 0.5
     assert code(answered("print(3)", SUM_OF_TWO)) == {"score": 0.0, "passed": 0.5}
-    assert judged("print(0)", SUM_OF_TWO) == 0.0
     assert judged("print(3", SUM_OF_TWO) == 0.0
 
 
@@ -105,19 +90,9 @@ def test_lists_of_lines_and_of_cases_are_understood() -> None:
     assert judged("print(5)", cases, max_tests=1) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("given", "expected", "same"),
-    [
-        ("1 \n2\n\n", "1\n2", True),
-        ("1\r\n2", "1\n2", True),
-        ("", "\n", True),
-        ("1\n\n2", "1\n2", False),
-        (" 1", "1", False),
-        ("1.0", "1", False),
-    ],
-)
-def test_output_is_compared_line_by_line(given: str, expected: str, same: bool) -> None:
-    assert same_output(given, expected) is same
+def test_output_is_compared_line_by_line() -> None:
+    assert same_output("1 \r\n2\n\n", "1\n2") and same_output("", "\n")
+    assert not same_output("1\n\n2", "1\n2") and not same_output("1.0", "1")
 
 
 # --- calls of a function
@@ -132,7 +107,6 @@ def test_functions_and_methods_are_called() -> None:
     assert judged("def pair(a, b): return [a, b]", CALLS) == 1.0
     assert judged("class Solution:\n  def pair(self, a: int, b): return (a, b)", CALLS) == 1.0
     assert judged("def pair(a, b): return [1, 'a']", CALLS) == 0.5
-    assert judged("def other(a, b): return [a, b]", CALLS) == 0.0
     assert judged("def pair(a, b):\n  print('ran 0', end='')\n  return [a, b]", CALLS) == 1.0
     imported = "def pair(a: List[int], b: Optional[int]): return list(itertools.chain([a], [b]))"
     assert judged(imported, CALLS) == 1.0
@@ -151,7 +125,6 @@ def test_each_assert_is_a_test() -> None:
     assert judged(RIGHT_F, ASSERTS) == 1.0
     assert judged("def f(x): return 2, {4}", ASSERTS) == pytest.approx(1 / 3)
     assert judged("def f(x): return [x, {x * x}]", ASSERTS) == pytest.approx(1 / 3)
-    assert judged("def g(x): return 1", ASSERTS) == 0.0
     assert judged("def f(x) return x", ASSERTS) == 0.0
     assert judged(RIGHT_F + "\nif __name__ == '__main__': raise SystemExit", ASSERTS) == 1.0
 
@@ -173,16 +146,9 @@ def check(candidate):
 """
 
 
-@pytest.mark.parametrize(
-    ("source", "score"),
-    [
-        ("def near(a, n):\n    return bool(a) and n > 0", 1.0),
-        ("def near(a, n):\n    return True", 0.0),
-        ("def near(a, n):\n    return bool(a)", 0.0),
-        ("from dataclasses import dataclass\n@dataclass\nclass A: pass", 0.0),
-    ],
-)
-def test_check_is_one_test(source: str, score: float) -> None:
+@pytest.mark.parametrize(("result", "score"), [("bool(a) and n > 0", 1.0), ("True", 0.0)])
+def test_check_is_one_test(result: str, score: float) -> None:
+    source = f"def near(a, n):\n    return {result}"
     assert judged(source, HUMAN_EVAL, {"entry_point": "near"}) == score
     assert judged(source, HUMAN_EVAL + "\ncheck(near)") == score
 
@@ -200,26 +166,14 @@ def test_setup_of_mbpp_is_the_tests_and_imports_come_before_the_answer() -> None
 @pytest.mark.parametrize(
     ("source", "tests"),
     [
-        ("def f(x): return x / 3", "assert abs(f(1) - 0.333) < 1e-3"),
         ("def f(x): yield from [x, x]", "assert list(f(1)) == [1, 1]"),
         ("def f(a): a.sort(); a[0]['x'] = {1}", "a = [{}]\nf(a)\nassert a == [{'x': {1}}]"),
-        ("def f(a): a.add(2)", "a = {1}\nf(a)\nassert a == {1, 2}"),
-        ("def f(x): raise KeyError(x)", "try:\n    f(1)\nexcept KeyError:\n    assert True"),
-        (
-            "class E(ValueError): pass\ndef f(x): raise E",
-            "try:\n    f(1)\nexcept ValueError:\n    assert True",
-        ),
         ("def f(n): return 7 ** n", "assert f(9_000) == 7 ** 9_000"),
-        (
-            "from fractions import Fraction\ndef f(x): return Fraction(1, x)",
-            "from fractions import Fraction\nassert f(3) == Fraction(1, 3)",
-        ),
         (
             "import numpy as np\ndef f(n): return np.arange(n) / 2",
             "import numpy as np\nassert np.allclose(f(3), [0, 0.5, 1]) and len(f(3)) == 3",
         ),
         ("def f(x, *, y): return x, y", "y = [b'1', 2j]\nassert f(1, y=y) == (1, [b'1', 2j])"),
-        ("def f(x): return {frozenset({x})}", "assert f(1) == {frozenset([1])}"),
         ("from decimal import *\ndef f(x): return Decimal(x)", "assert f(2) == 2"),
         ("def f(name, self): return name", "assert abs(f(name=1, self=2)) == 1"),
         ("import sys\nif sys.stdin.read() == '': f = str", "assert f(1) == '1' == str(1)"),
@@ -242,14 +196,9 @@ def test_an_answer_that_left_has_not_raised_what_the_tests_wait_for(source: str)
     assert judged("def f(x): open('/none')", tests) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("tests", "value"),
-    [("assert f('a')\nassert f('a') is not None", 1.0), ("assert f('a') == 3", 0.0)],
-)
-def test_a_result_that_cannot_be_copied_is_true_and_equals_nothing(
-    tests: str, value: float
-) -> None:
-    assert judged("import re\ndef f(x): return re.match('a', x)", tests) == value
+def test_a_result_that_cannot_be_copied_is_true_and_equals_nothing() -> None:
+    source = "import re\ndef f(x): return re.match('a', x)"
+    assert judged(source, "assert f('a')\nassert f('a') is not None\nassert f('a') == 3") == 2 / 3
 
 
 def test_a_helper_that_only_the_answer_has_is_the_answers() -> None:
@@ -259,9 +208,6 @@ def test_a_helper_that_only_the_answer_has_is_the_answers() -> None:
 
 
 # --- answers that would rather not compute
-
-
-LITERALS = json.dumps(["assert f(2) == 4", "assert f(3) == 9"])
 
 
 def test_a_literal_that_is_right_is_not_in_the_program() -> None:
@@ -282,8 +228,8 @@ def called(expected: str) -> Program:
 @given(st.text(alphabet='["value",0123]{}\n', max_size=80))
 def test_output_of_any_kind_is_read(stdout: str) -> None:
     assert called("9").passed(stdout, 0) == (False,) or "value" in stdout
-    (program,) = programs(answered("x", LITERALS), token="t")
-    assert program.passed(stdout, 0) == (False, False)
+    (program,) = programs(answered("x", ASSERTS), token="t")
+    assert program.passed(stdout, 0) == (False,) * 3
 
 
 @pytest.mark.parametrize(
@@ -305,24 +251,19 @@ def test_a_report_much_larger_than_the_result_is_not_read() -> None:
     assert called(json.dumps([1] * 50_000)).passed(line, 0) == (True,)
 
 
-@settings(deadline=None)
-@given(
-    st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.floats(allow_nan=False)
-        | st.text()
-        | st.binary()
-        | st.complex_numbers(allow_nan=False, allow_infinity=False),
-        lambda inner: (
-            st.lists(inner)
-            | st.tuples(inner, inner)
-            | st.dictionaries(st.text() | st.integers(), inner)
-            | st.sets(st.text() | st.integers())
-        ),
-        max_leaves=10,
-    )
+KEYS = st.text() | st.integers()
+ATOMS = (
+    *(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary()),
+    st.complex_numbers(allow_nan=False, allow_infinity=False),
 )
+
+
+def nested(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    both = st.tuples(inner, inner)
+    return st.lists(inner) | both | st.dictionaries(KEYS, inner) | st.sets(KEYS)
+
+
+@settings(deadline=None)
+@given(st.recursive(st.one_of(*ATOMS), nested, max_leaves=10))
 def test_values_survive_the_way_out(value: object) -> None:
     assert decode(json.loads(json.dumps(encode(value, repr))), repr) == value

