@@ -7,15 +7,17 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from tests.environment.test_server import CODE, SECONDS, call, configure, prompt
-from tests.environment.workers.test_pool import alive, left_behind, until
 from tests.first_epoch import draw_epoch
+from tests.launch.services import is_alive
 from tests.trimaran.telemetry.test_exposition import values
 from trimaran.clients import EnvironmentClient, MetricsClient
 from trimaran.config import RunConfig, dump_config
@@ -51,26 +53,29 @@ async def serving(
         service.wait()
 
 
+async def until(true: Callable[[], Any], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+def family(root: int) -> list[int]:
+    """What descends from a process."""
+    return [process.pid for process in psutil.Process(root).children(recursive=True)]
+
+
+def left_behind() -> list[psutil.Process]:
+    return [
+        one
+        for one in psutil.process_iter(["cmdline"])
+        if "left behind" in (one.info["cmdline"] or ())
+    ]
+
+
 async def ask(client: EnvironmentClient, episode: str, turn: int, how: str) -> str:
     message = call("end", f'{{"how": "{how}"}}')
     reply = await client.step(episode, turn, message, "stop", SECONDS)
     return reply.messages[0].text
-
-
-def family(root: int) -> set[int]:
-    """What descends from a process."""
-    pairs: list[tuple[int, int]] = []
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        pairs.append((int(pid), int(stat[1])))
-    found, new = set[int](), {root}
-    while new:
-        found |= new
-        new = {pid for pid, parent in pairs if parent in new} - found
-    return found - {root}
 
 
 async def test_a_worker_that_is_killed_in_the_middle_of_a_step_costs_its_episode_alone(
@@ -111,7 +116,7 @@ async def test_nothing_is_left_when_the_service_ends(tmp_path: Path, end: signal
         await until(lambda: len(family(service.pid)) >= 6)
         left = family(service.pid)
         service.send_signal(end)
-        await until(lambda: not any(map(alive, left)), 20.0)
+        await until(lambda: not any(map(is_alive, left)), 20.0)
         await until(lambda: service.poll() is not None)
         await asyncio.gather(*steps, return_exceptions=True)
 
@@ -121,9 +126,8 @@ async def test_a_nursery_that_is_killed_is_replaced(tmp_path: Path) -> None:
     async with serving(config, tmp_path) as (_service, client):
         await client.open("1.0", prompt(), 7, SECONDS)
         worker = int(await ask(client, "1.0", 1, ""))
-        nursery = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(nursery, signal.SIGKILL)
-        await until(lambda: not alive(worker))
+        os.kill(psutil.Process(worker).ppid(), signal.SIGKILL)
+        await until(lambda: not is_alive(worker))
         with pytest.raises(InternalError):
             await ask(client, "1.0", 2, "")
         await client.open("1.0", prompt(), 7, SECONDS)
@@ -139,7 +143,7 @@ FAULTS = {
 }
 
 
-def test_of_200_seeded_faults_each_is_reported_and_costs_its_own_episode_alone(
+async def test_of_200_seeded_faults_each_is_reported_and_costs_its_own_episode_alone(
     tmp_path: Path,
 ) -> None:
     chance, left = random.Random(32), [200]
@@ -164,17 +168,14 @@ def test_of_200_seeded_faults_each_is_reported_and_costs_its_own_episode_alone(
                 break
             await client.close_episode(episode)
 
-    async def run() -> None:
-        config = configure(tools=[f"{CODE}:end"], timeout=1.5, memory_mib=1024, max_episodes=16)
-        async with serving(config, tmp_path) as (service, client):
-            await asyncio.gather(*(play(client, player) for player in range(16)))
-            async with MetricsClient(client.address) as process:
-                known = values(await process.get_metrics())
-            assert known["trimaran_environment_episodes",] == 0
-            assert known["trimaran_environment_processes", "busy"] == 0
-            idle = known["trimaran_environment_processes", "idle"]
-            # The service, what starts workers, and the workers: nothing else is left.
-            await until(lambda: len(family(service.pid)) == 1 + idle)
-            assert not left_behind()
-
-    asyncio.run(run())
+    config = configure(tools=[f"{CODE}:end"], timeout=1.5, memory_mib=1024, max_episodes=16)
+    async with serving(config, tmp_path) as (service, client):
+        await asyncio.gather(*(play(client, player) for player in range(16)))
+        async with MetricsClient(client.address) as process:
+            known = values(await process.get_metrics())
+        assert known["trimaran_environment_episodes",] == 0
+        assert known["trimaran_environment_processes", "busy"] == 0
+        idle = known["trimaran_environment_processes", "idle"]
+        # The service, what starts workers, and the workers: nothing else is left.
+        await until(lambda: len(family(service.pid)) == 1 + idle)
+        assert not left_behind()

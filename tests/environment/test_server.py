@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.environment.server import serve
+from tests import configs
 from tests.first_epoch import draw_epoch
 from tests.trimaran.telemetry.test_exposition import values
 from trimaran.clients import EnvironmentClient, MetricsClient
-from trimaran.config import RunConfig, parse_config
+from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError
 from trimaran.run.context import RunContext
 from trimaran.run.network import LOOPBACK
@@ -26,37 +28,25 @@ CODE = Path(__file__).parent / "user_code.py"
 
 
 def configure(**environment: Any) -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": "unused"},
-            "data": {"train": "unused"},
-            "reward": {"rules": {"exact_match": 1.0}},
-            "environment": environment,
-            "endpoints": {"environment": [LOOPBACK.free_address()]},
-        }
-    )
+    endpoints = {"environment": [LOOPBACK.free_address()]}
+    return configs.configure(environment=environment, endpoints=endpoints)
 
 
-def while_serving(
-    config: RunConfig, run_folder: Path, use: Callable[[EnvironmentClient], Awaitable[None]]
-) -> None:
+@asynccontextmanager
+async def serving(config: RunConfig, run_folder: Path) -> AsyncIterator[EnvironmentClient]:
     [address] = config.endpoints.environment
-
-    async def run() -> None:
-        await draw_epoch(run_folder, "run")
-        service = asyncio.create_task(serve(config, RunContext.in_folder(run_folder)))
-        serving = asyncio.create_task(rpc.wait_until_serving(address, SECONDS))
-        await asyncio.wait({service, serving}, return_when=asyncio.FIRST_COMPLETED)
-        if service.done():
-            serving.cancel()
-            service.result()
-        async with EnvironmentClient(address, Caller("run", 1)) as client:
-            await use(client)
-        service.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await service
-
-    asyncio.run(run())
+    await draw_epoch(run_folder, "run")
+    service = asyncio.create_task(serve(config, RunContext.in_folder(run_folder)))
+    up = asyncio.create_task(rpc.wait_until_serving(address, SECONDS))
+    await asyncio.wait({service, up}, return_when=asyncio.FIRST_COMPLETED)
+    if service.done():
+        up.cancel()
+        service.result()
+    async with EnvironmentClient(address, Caller("run", 1)) as client:
+        yield client
+    service.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await service
 
 
 @pytest.fixture(autouse=True)
@@ -72,8 +62,9 @@ def call(name: str, arguments: str) -> Message:
     return Message("assistant", "", tool_calls=(ToolCall(name, arguments, "call_0"),))
 
 
-def test_tools_are_called_until_a_message_calls_none(tmp_path: Path) -> None:
-    async def use(client: EnvironmentClient) -> None:
+async def test_tools_are_called_until_a_message_calls_none(tmp_path: Path) -> None:
+    config = configure(tools=[f"{CODE}:add"], python=True)
+    async with serving(config, tmp_path) as client:
         opening = await client.open("1.0", prompt(), 7, SECONDS)
         assert [tool.name for tool in opening.tools] == ["add", "python"]
         reply = await client.step("1.0", 1, call("add", '{"a": 1, "b": 2}'), "stop", SECONDS)
@@ -90,11 +81,10 @@ def test_tools_are_called_until_a_message_calls_none(tmp_path: Path) -> None:
         assert known["trimaran_environment_processes", "busy"] == 1
         await client.close_episode("1.0")
 
-    while_serving(configure(tools=[f"{CODE}:add"], python=True), tmp_path, use)
 
-
-def test_a_class_of_ours_plays(tmp_path: Path) -> None:
-    async def use(client: EnvironmentClient) -> None:
+async def test_a_class_of_ours_plays(tmp_path: Path) -> None:
+    config = configure(factory=f"{CODE}:Guess", options={"most": 8})
+    async with serving(config, tmp_path) as client:
         opening = await client.open("1.0", prompt(), 6, SECONDS)
         assert opening.messages == (Message("system", "Guess."), Message("user", "1 to 8"))
         for turn, (text, reported, reward, done) in enumerate(
@@ -109,11 +99,9 @@ def test_a_class_of_ours_plays(tmp_path: Path) -> None:
         with pytest.raises(InternalError, match="TypeError: step gave a str"):
             await client.step("2.0", 1, Message("assistant", "what"), "stop", SECONDS)
 
-    while_serving(configure(factory=f"{CODE}:Guess", options={"most": 8}), tmp_path, use)
 
-
-def test_a_class_of_trl_plays_and_its_reward_is_the_episode_s(tmp_path: Path) -> None:
-    async def use(client: EnvironmentClient) -> None:
+async def test_a_class_of_trl_plays_and_its_reward_is_the_episode_s(tmp_path: Path) -> None:
+    async with serving(configure(factory=f"{CODE}:Counter"), tmp_path) as client:
         opening = await client.open("1.0", prompt("Go.", level="2"), 6, SECONDS)
         assert [message.text for message in opening.messages] == ["Go. Count to 3."]
         assert [tool.name for tool in opening.tools] == ["step"]
@@ -124,18 +112,18 @@ def test_a_class_of_trl_plays_and_its_reward_is_the_episode_s(tmp_path: Path) ->
         ]
         assert rewards == pytest.approx([0.5, 0.3, 0.0])
 
-    while_serving(configure(factory=f"{CODE}:Counter"), tmp_path, use)
 
-
-def test_what_is_not_allowed_or_not_there_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("environment", "reported"),
+    [
+        ({"installed": "nothing"}, r"environment\.installed: .* is unknown"),
+        ({"tools": [f"{CODE}:add"]}, r"environment\.tools\[0\]: .* --allow"),
+    ],
+)
+async def test_what_is_not_allowed_or_not_there_is_refused(
+    environment: dict[str, Any], reported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def use(client: EnvironmentClient) -> None: ...
-
-    with pytest.raises(InputError, match="no docstring"):
-        while_serving(configure(tools=[f"{CODE}:leave_nothing"]), tmp_path, use)
-    with pytest.raises(InputError, match=r"environment\.installed: .* is unknown"):
-        while_serving(configure(installed="nothing-of-this-name"), tmp_path, use)
     monkeypatch.setenv(ALLOW_VARIABLE, "")
-    with pytest.raises(InputError, match=r"environment\.tools\[0\]: .* --allow"):
-        while_serving(configure(tools=[f"{CODE}:add"]), tmp_path, use)
+    with pytest.raises(InputError, match=reported):
+        async with serving(configure(**environment), tmp_path):
+            pass

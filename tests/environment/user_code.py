@@ -73,10 +73,6 @@ def end(how: str) -> str:
     return str(os.getpid())
 
 
-def leave_nothing() -> None:
-    return None
-
-
 def leave_processes() -> None:
     """One that stays in our group, and one that leaves it and loses its parent."""
     script = "import os, time\nif os.fork(): os._exit(0)\nos.setsid()\ntime.sleep(1000)"

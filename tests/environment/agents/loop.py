@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from services.environment.agents.host import AgentHost
 from services.environment.environment import EpisodeEnvironment, TakesUsage
-from trimaran.config import parse_config
-from trimaran.config.tree import RunConfig
+from tests.configs import configure
 from trimaran.run.context import RunContext
 from trimaran.store import store_in
 from trimaran.trust.allowed import Allowed
@@ -22,34 +24,42 @@ PROMPT = Prompt(
 Policy = Callable[[list[Message]], Message]
 
 
-def config_for(command: tuple[str, ...], **environment: Any) -> RunConfig:
-    agent = {"command": list(command), **environment.pop("agent", {})}
-    endpoints = environment.pop("endpoints", {})
-    return parse_config(
-        {
-            "run": {"name": "agents", "steps": 1, "groups_per_step": 1},
-            "model": {"path": "/models/policy"},
-            "data": {"train": "/data/train.jsonl"},
-            "rollout": {"group_size": 2, "max_prompt_tokens": 64, "max_tokens": 64},
-            "endpoints": endpoints,
-            "environment": {"agent": agent, **environment},
-        }
-    )
-
-
 @asynccontextmanager
 async def agent_host(
     program: Path | None, folder: Path | None = None, **environment: Any
 ) -> AsyncGenerator[AgentHost]:
     """Of a Python program, which the operator allows. `folder`: of the run, where it is not the program's."""
     command = ("python", str(program)) if program else ()
-    config = config_for(command, **environment)
+    endpoints = environment.pop("endpoints", {})
+    section = {"agent": {"command": list(command)}, **environment}
+    config = configure(model={"path": "policy"}, environment=section, endpoints=endpoints)
     allowed = Allowed.from_entries([f"network {' '.join(command)}"] if command else [])
     folder = folder or (program.parent if program else None)
     assert folder
     run = RunContext("agents", folder, store_in(folder))
     async with AgentHost(config, allowed, run, 0) as host:
         yield host
+
+
+@asynccontextmanager
+async def episode_of(program: Path, **environment: Any) -> AsyncGenerator[Any]:
+    """An environment of such a host."""
+    async with agent_host(program, **environment) as host:
+        episode = host.create("17.1.0")
+        yield episode
+        await episode.close()
+
+
+async def take(folder: Path) -> Any:
+    """An episode, as a program that was started elsewhere takes it."""
+    endpoint = json.loads((folder / "endpoint-0.json").read_text())
+    shown = {"Authorization": f"Bearer {endpoint['token']}"}
+    async with (
+        aiohttp.ClientSession(headers=shown) as session,
+        session.post(endpoint["url"] + "/v1/episodes/next") as answer,
+    ):
+        assert answer.status == 200
+        return await answer.json()
 
 
 async def play(

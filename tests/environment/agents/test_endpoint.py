@@ -16,7 +16,7 @@ from services.environment.agents.app import Rules
 from services.environment.agents.endpoint import serving
 from services.environment.agents.live import LiveAnswer
 from tests.certificates import Authority
-from tests.environment.agents.loop import PROMPT, agent_host
+from tests.environment.agents.loop import PROMPT, agent_host, take
 from trimaran.errors import InputError
 from trimaran.run.network import Host, read_interfaces
 from trimaran.trust.access import NO_TRUST, Trust, is_loopback
@@ -29,14 +29,13 @@ async def test_a_program_started_elsewhere_takes_an_episode_and_ends_it_by_its_w
     async def elsewhere() -> str:
         path = tmp_path / "endpoint-0.json"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        endpoint = json.loads(path.read_text())
-        place = endpoint["url"] + "/v1/episodes/next"
-        async with aiohttp.ClientSession() as session:
-            async with session.post(place, headers={"Authorization": "Bearer x"}) as refused:
-                assert refused.status == 401
-            shown = {"Authorization": f"Bearer {endpoint['token']}"}
-            async with session.post(place, headers=shown) as answer:
-                reported = await answer.json()
+        place = json.loads(path.read_text())["url"] + "/v1/episodes/next"
+        async with (
+            aiohttp.ClientSession(headers={"Authorization": "Bearer x"}) as session,
+            session.post(place) as refused,
+        ):
+            assert refused.status == 401
+        reported = await take(tmp_path)
         assert "answer" not in reported["row"]
         client = openai.AsyncOpenAI(base_url=reported["base_url"], api_key=reported["api_key"])
         async with client:
@@ -105,34 +104,23 @@ async def test_a_client_that_asks_again_is_answered_by_the_turn_that_it_asked_fo
     async with agent_host(None, tmp_path) as host:
         environment = host.create("a")
         opening = asyncio.create_task(environment.open(PROMPT, 7))
-        endpoint = json.loads((tmp_path / "endpoint-0.json").read_text())
-        shown = {"Authorization": f"Bearer {endpoint['token']}"}
-        async with aiohttp.ClientSession() as session:
-            place = endpoint["url"] + "/v1/episodes/next"
-            async with session.post(place, headers=shown) as answer:
-                reported = await answer.json()
-        client = openai.AsyncOpenAI(
-            base_url=reported["base_url"],
-            api_key=reported["api_key"],
-            timeout=0.3,
-            max_retries=20,
-        )
-        async with client:
+        reported = await take(tmp_path)
+        async with openai.AsyncOpenAI(
+            base_url=reported["base_url"], api_key=reported["api_key"], timeout=0.3, max_retries=20
+        ) as client:
 
-            async def ask(messages: list[dict[str, str]]) -> str:
-                said = await client.chat.completions.create(
-                    model="policy",
-                    messages=messages,  # type: ignore[arg-type]
-                )
+            async def ask() -> str:
+                messages = reported["row"]["messages"]
+                said = await client.chat.completions.create(model="policy", messages=messages)
                 return said.choices[0].message.content or ""
 
-            asking = asyncio.create_task(ask(reported["row"]["messages"]))
+            asking = asyncio.create_task(ask())
             await opening
             await asyncio.sleep(1.5)  # it has given up, and asked again
             stepping = asyncio.create_task(environment.step(Message("assistant", "3"), "length"))
             assert await asking == "3"
             # What was delivered is sampled again where it is asked for again.
-            again = asyncio.create_task(ask(reported["row"]["messages"]))
+            again = asyncio.create_task(ask())
             reply = await stepping
             assert (reply.sequence, reply.messages) == (1, PROMPT.messages)
             await environment.close()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.environment.agents.loop import PROMPT, agent_host, play
+from tests.environment.agents.loop import PROMPT, episode_of, play
 from trimaran.errors import UnavailableError
 from trimaran.types import Message, ToolCall
 
@@ -80,10 +80,8 @@ async def test_a_loop_with_tools_extends_one_sequence_and_reports_its_reward(
             return Message("assistant", " \n", tool_calls=tuple(calls[num_said:]))
         return Message("assistant", f"It is {messages[-1].text}.")
 
-    async with agent_host(path) as host:
-        environment = host.create("17.1.0")
+    async with episode_of(path) as environment:
         opening, replies = await play(environment, policy)
-        await environment.close()
     assert [one.text for one in opening.messages] == ["Add.", "What is 1 + 2?"]
     assert opening.tools[0].name == "add"
     assert [opening.max_tokens, *(reply.max_tokens for reply in replies)] == [5, 0, 5, 0]
@@ -122,10 +120,8 @@ async def test_a_sub_agent_and_a_rewritten_history_open_sequences_of_their_own(
     def policy(messages: list[Message]) -> Message:
         return Message("assistant", " ".join(one.text for one in messages))
 
-    async with agent_host(path) as host:
-        environment = host.create("17.1.0")
+    async with episode_of(path) as environment:
         _, replies = await play(environment, policy)
-        await environment.close()
     assert [reply.sequence for reply in replies] == [1, 2, 0, 3, 0]
     assert [one.text for one in replies[2].messages] == ["again"]
     assert [one.text for one in replies[3].messages] == ["Lead.", "a", "another word", "again"]
@@ -139,19 +135,24 @@ async def test_a_program_that_fails_is_the_world_s_and_one_that_never_asks_is_ou
     silent = tmp_path / "silent.py"
     silent.write_text("raise ValueError('no such thing')")
 
-    async with agent_host(path) as host:
-        environment = host.create("a")
-        _, replies = await play(environment, lambda _: Message("assistant", "3"))
-        await environment.close()
-    (reply,) = replies
+    async with episode_of(path) as environment:
+        _, (reply,) = await play(environment, lambda _: Message("assistant", "3"))
     assert reply.done and (reply.reward, reply.num_failures) == (None, 1)
-    async with agent_host(silent) as host:
-        environment = host.create("a")
-        with pytest.raises(
-            UnavailableError, match=r"first request .* exit code 1;(.*\n)*.*no such"
-        ):
+    async with episode_of(silent) as environment:
+        with pytest.raises(UnavailableError, match="first request .* exit code 1;") as raised:
             await play(environment, lambda _: Message("assistant", "3"))
-        await environment.close()
+    assert "no such thing" in str(raised.value)
+
+
+REFUSED = [
+    ({"n": 2}, 400, "n: a request has one answer; leave it out"),
+    ({"stop": ["END", "DONE", "Observation:"]}, 400, 'stop: ["END", "Observation:"]: no stops'),
+    ({"response_format": {"type": "json_object"}}, 400, "response_format: "),
+    ({"tool_choice": "required"}, 400, "output be text"),
+    ({"logprobs": True}, 400, "logprobs: "),
+    ({"model": "gpt"}, 404, "model: gpt"),
+    ({"extra_body": {"chat_template_kwargs": {}}}, 400, "chat_template_kwargs: "),
+]
 
 
 async def test_what_the_endpoint_cannot_do_is_refused_in_the_client_s_own_terms(
@@ -159,58 +160,29 @@ async def test_what_the_endpoint_cannot_do_is_refused_in_the_client_s_own_terms(
 ) -> None:
     path = program(
         tmp_path,
-        """
+        f"""
         import openai
         messages, said = row["messages"], []
-        for more in ({"n": 2}, {"stop": ["END"]}, {"response_format": {"type": "json_object"}},
-                     {"logprobs": True}, {"model": "gpt"},
-                     {"parallel_tool_calls": False}, {"frequency_penalty": 0.5},
-                     {"extra_body": {"chat_template_kwargs": {}}}):
+        def refused(call, *given, **more):
             try:
-                client.chat.completions.create(**{"model": model, "messages": messages, **more})
+                call(*given, **more)
             except openai.APIStatusError as error:
-                text = error.body["message"]
-                said.append([error.status_code, text.split(":")[0], text.endswith("leave it out")])
-        for ask_wrongly in (
-            lambda: ask(messages, tool_choice="required"),
-            lambda: ask(messages, stop=["END", "DONE", "Observation:"]),
-            lambda: client.responses.create(model=model, input="What is 1 + 2?"),
-        ):
-            try:
-                ask_wrongly()
-            except openai.APIStatusError as error:
-                said.append([error.status_code, error.body["message"]])
-        try:
-            client.with_options(api_key="another").models.list()
-        except openai.AuthenticationError as error:
-            said.append([error.status_code, error.body["code"]])
-        said.append([one.id for one in client.models.list()])
-        ask([{"role": "user", "content": json.dumps(said)}], stop="DONE", temperature=0.3, n=1)
+                said.append([error.status_code, f"{{error.body['code']}} {{error.body['message']}}"])
+        for more in {[more for more, *_ in REFUSED]!r}:
+            refused(client.chat.completions.create, **{{"model": model, "messages": messages, **more}})
+        refused(client.responses.create, model=model, input="What is 1 + 2?")
+        refused(client.with_options(api_key="another").models.list)
+        said.append([200, str([one.id for one in client.models.list()])])
+        ask([{{"role": "user", "content": json.dumps(said)}}], stop="DONE", temperature=0.3, n=1)
         """,
     )
-
-    async with agent_host(path, stop=["DONE"]) as host:
-        environment = host.create("a")
+    async with episode_of(path, stop=["DONE"]) as environment:
         opening, _ = await play(environment, lambda _: Message("assistant", "3"))
-        await environment.close()
-    said = json.loads(opening.messages[0].text)
-    (_, choice), (_, stop), (_, elsewhere) = said[8:11]
-    assert [status for status, *_ in said[8:11]] == [400, 400, 404]
-    assert choice.startswith("tool_choice: ") and "output be text" in choice
-    assert '["END", "Observation:"]' in stop and "environment.stop" in stop
-    assert "chat completions, not responses" in elsewhere
-    assert said[:8] + said[11:] == [
-        [400, "n", True],
-        [400, "stop", False],
-        [400, "response_format", True],
-        [400, "logprobs", True],
-        [404, "model", False],
-        [400, "parallel_tool_calls", True],
-        [400, "frequency_penalty", True],
-        [400, "chat_template_kwargs", False],
-        [401, "invalid_api_key"],
-        ["policy"],
-    ]
+    wanted = [(status, words) for _, status, words in REFUSED]
+    wanted += [(404, "chat completions, not responses"), (401, "invalid_api_key")]
+    wanted += [(200, "['policy']")]
+    for said, (status, words) in zip(json.loads(opening.messages[0].text), wanted, strict=True):
+        assert said[0] == status and words in said[1]
 
 
 async def test_close_ends_a_program_in_the_middle_and_all_that_it_started(tmp_path: Path) -> None:
@@ -224,8 +196,7 @@ async def test_close_ends_a_program_in_the_middle_and_all_that_it_started(tmp_pa
         """,
     )
 
-    async with agent_host(path) as host:
-        environment = host.create("a")
+    async with episode_of(path) as environment:
         opening = await environment.open(PROMPT, 1)
         folder = Path(opening.messages[0].text)
         assert folder.exists() and (folder / "left").exists() and _with_home(folder)
@@ -233,13 +204,7 @@ async def test_close_ends_a_program_in_the_middle_and_all_that_it_started(tmp_pa
         assert not folder.exists() and not _with_home(folder)
 
 
-def _with_home(folder: Path) -> list[str]:
+def _with_home(folder: Path) -> list[psutil.Process]:
     """Processes that have it in their environment."""
-    found: list[str] = []
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if str(folder).encode() in Path("/proc", process, "environ").read_bytes():
-                found.append(process)
-        except OSError:
-            continue
-    return found
+    everyone = psutil.process_iter(["environ"])
+    return [one for one in everyone if str(folder) in str(one.info["environ"])]

@@ -26,32 +26,25 @@ def sent_back(text: str, arguments: str, call_id: str = "call_1_0") -> Message:
 
 
 @pytest.mark.parametrize(
-    ("back", "continues"),
+    ("said", "back", "continues"),
     [
-        (SAID, True),
-        (sent_back("I add.", '{"b":2,"a":1}', "other"), True),
-        (sent_back("I add!", '{"a": 1, "b": 2}'), False),
-        (sent_back("I add.", '{"a": 1, "b": 3}'), False),
-        (Message("assistant", "I add."), False),
+        (SAID, SAID, True),
+        (SAID, sent_back("I add.", '{"b":2,"a":1}', "other"), True),
+        (SAID, sent_back("I add!", '{"a": 1, "b": 2}'), False),
+        (SAID, sent_back("I add.", '{"a": 1, "b": 3}'), False),
+        (SAID, Message("assistant", "I add."), False),
+        (sent_back("", ""), sent_back("", "{}"), True),
     ],
 )
 def test_an_answer_that_comes_back_is_compared_by_what_it_says(
-    back: Message, continues: bool
+    said: Message, back: Message, continues: bool
 ) -> None:
     sequences = RequestSequences()
-    sequences.answer(sequences.place(Request(ASKED, (ADD,))).sequence, SAID)
+    sequences.answer(sequences.place(Request(ASKED, (ADD,))).sequence, said)
     result = Message("tool", "3", call_id="call_1_0", name="add")
     placed = sequences.place(Request((*ASKED, back, result), (ADD,)))
     expected = (0, (result,), False) if continues else (1, (*ASKED, back, result), True)
     assert (placed.sequence, placed.messages, placed.is_new) == expected
-
-
-def test_a_call_without_arguments_comes_back_with_empty_ones() -> None:
-    sequences = RequestSequences()
-    sequences.answer(sequences.place(Request(ASKED, (ADD,))).sequence, sent_back("", ""))
-    result = Message("tool", "3", call_id="call_1_0", name="add")
-    placed = sequences.place(Request((*ASKED, sent_back("", "{}"), result), (ADD,)))
-    assert (placed.sequence, placed.messages) == (0, (result,))
 
 
 @pytest.mark.parametrize(
@@ -61,9 +54,7 @@ def test_a_call_without_arguments_comes_back_with_empty_ones() -> None:
         Request((*ASKED, SAID, ASKED[1]), ()),  # other tools
         Request((*ASKED, SAID), (ADD,)),  # nothing new
         Request(ASKED, (ADD,)),  # once more
-        Request(
-            (*ASKED, SAID, Message("assistant", "Also:"), ASKED[1]), (ADD,)
-        ),  # not the policy's
+        Request((*ASKED, SAID, Message("assistant", "Also:"), ASKED[1]), (ADD,)),
     ],
 )
 def test_what_is_not_behind_the_history_is_a_sequence_of_its_own(request_: Request) -> None:

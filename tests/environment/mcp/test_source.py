@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from services.environment.loading.load import LoadSpec
 from services.environment.local.host import LocalHost
 from services.environment.mcp.source import McpTools, check_mcp
 from services.environment.tools.source import ToolAnswer
+from tests.environment.mcp.plain_server import TOOLS
+from tests.launch.services import is_alive, wait_until
 from tests.trimaran.plugins.live import serving
 from trimaran.config import EnvironmentSection
 from trimaran.config.environment import McpSection
@@ -41,8 +42,7 @@ async def test_what_a_tool_answers_is_the_policy_s_to_read() -> None:
     source = tools_of()
     opening = await source.open(PROMPT, 7)
     assert opening.messages == PROMPT.messages
-    names = [tool.name for tool in opening.tools]
-    assert names == ["add", "fail", "die", "hang", "garbage", "protocol", "parts"]
+    assert [tool.name for tool in opening.tools] == TOOLS
     assert opening.tools[0].description == "The first."
     assert json.loads(opening.tools[0].parameters)["properties"]["a"] == {"type": "integer"}
     assert await source.call(calls("add", "fail", "protocol", "parts")) == [
@@ -72,42 +72,24 @@ async def test_a_server_that_dies_in_a_call_is_a_fault_with_its_last_words() -> 
     await source.close()
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def pids_in(file: Path) -> list[int]:
-    return [int(pid) for pid in file.read_text().split()]
-
-
-def gone(pids: list[int], seconds: float = 5) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and any(map(is_alive, pids)):
-        time.sleep(0.02)
-    return not any(map(is_alive, pids))
+def wait_gone(file: Path) -> None:
+    """Those whose ids it has."""
+    pids = [int(pid) for pid in file.read_text().split()]
+    wait_until(lambda: not any(map(is_alive, pids)), "the end of the server")
 
 
 @pytest.mark.parametrize("name", ["hang", "garbage", "die"])
 async def test_an_episode_that_ends_badly_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
     """Neither the server nor what it has started."""
     file = tmp_path / "pids"
-    command = (*PLAIN, str(file))
-    section = EnvironmentSection(mcp=(McpSection(command=command),), timeout=1)
-
+    section = EnvironmentSection(mcp=(McpSection(command=(*PLAIN, str(file))),), timeout=1)
     host = LocalHost(section, LoadSpec((), "", {}, ""), Allowed())
     async with host, OpenEpisodes(host, section) as episodes:
-        opening = await episodes.open("e", PROMPT, 7, 1)
-        assert len(opening.tools) == 7
-        message = Message("assistant", "", tool_calls=(ADD,))
-        reply = await episodes.step("e", 1, message, "stop", 1)
-        assert reply.messages == (Message("tool", "3", call_id="1", name="add"),)
+        await episodes.open("e", PROMPT, 7, 1)
         message = Message("assistant", "", tool_calls=(ToolCall(name, "{}"),))
         with pytest.raises((DeadlineError, InternalError)):
-            await episodes.step("e", 2, message, "stop", 1)
-    assert gone(pids_in(file))
+            await episodes.step("e", 1, message, "stop", 1)
+    wait_gone(file)
 
 
 def test_a_server_ends_with_the_service_however_that_ends(tmp_path: Path) -> None:
@@ -122,7 +104,7 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", source], timeout=60, check=False)
     assert done.returncode == -9
-    assert gone(pids_in(file))
+    wait_gone(file)
 
 
 async def test_a_server_over_http() -> None:

@@ -11,15 +11,13 @@ from aiohttp import WSMsgType, web
 ECHO = {
     "additionalProperties": False,
     "properties": {
-        "metadata": {"additionalProperties": True, "title": "Metadata", "type": "object"},
-        "message": {"description": "Message to echo back", "title": "Message", "type": "string"},
+        "metadata": {"additionalProperties": True, "type": "object"},
+        "message": {"description": "Message to echo back", "type": "string"},
     },
     "required": ["message"],
-    "title": "EchoAction",
     "type": "object",
 }
 CALLS = {
-    "description": "Call a specific tool via MCP.",
     "properties": {
         "metadata": {"type": "object"},
         "type": {"const": "call_tool", "default": "call_tool", "type": "string"},
@@ -27,7 +25,6 @@ CALLS = {
         "arguments": {"additionalProperties": True, "type": "object"},
     },
     "required": ["tool_name"],
-    "title": "CallToolAction",
     "type": "object",
 }
 ADD = {"name": "add", "description": "Add two numbers.", "input_schema": {"type": "object"}}
@@ -50,13 +47,8 @@ async def echo(frame: Frame, _: web.WebSocketResponse) -> Frame | None:
     if frame["type"] == "reset":
         return observation(0.0, echoed_message=f"ready {json.dumps(data)}", message_length=0)
     if set(data) != {"message"}:
-        errors = [
-            {"type": "missing", "loc": ["message"], "msg": "Field required", "input": data},
-            *(
-                {"type": "extra_forbidden", "loc": [name], "msg": "Extra inputs are not permitted"}
-                for name in data
-            ),
-        ]
+        errors = [{"loc": ["message"], "msg": "Field required"}]
+        errors += [{"loc": [name], "msg": "Extra inputs are not permitted"} for name in data]
         return error("VALIDATION_ERROR", "Invalid message", errors=errors)
     text = data["message"]
     if text == "raise":
@@ -71,10 +63,7 @@ async def calls(frame: Frame, _: web.WebSocketResponse) -> Frame | None:
     if data["type"] == "list_tools":
         return observation(tools=[ADD])
     if data["tool_name"] != "add":
-        reported = {
-            "error_type": "tool_not_found",
-            "message": f"Unknown tool: '{data['tool_name']}'",
-        }
+        reported = {"message": f"Unknown tool: '{data['tool_name']}'"}
         return observation(tool_name=data["tool_name"], result=None, error=reported)
     total = data["arguments"]["a"] + data["arguments"]["b"]
     part = {"type": "text", "text": str(total), "annotations": None, "meta": None}
@@ -85,17 +74,10 @@ async def calls(frame: Frame, _: web.WebSocketResponse) -> Frame | None:
 class OpenEnvServer:
     """`answers` to each frame; None: nothing. `room`: sessions at a time."""
 
-    def __init__(
-        self,
-        answers: Answers = echo,
-        schema: Frame = ECHO,
-        room: int = 8,
-        ping: float | None = None,
-    ) -> None:
-        self.answers, self.schema, self.room, self.ping = answers, schema, room, ping
+    def __init__(self, answers: Answers = echo, schema: Frame = ECHO, room: int = 8) -> None:
+        self.answers, self.schema, self.room = answers, schema, room
         self.open: list[web.WebSocketResponse] = []
         self.received: list[Frame] = []
-        self.num_opened = 0
 
     async def __aenter__(self) -> Self:
         app = web.Application()
@@ -119,7 +101,7 @@ class OpenEnvServer:
         return web.json_response({"action": self.schema, "observation": {}, "state": {}})
 
     async def _ws(self, request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse(heartbeat=self.ping)
+        socket = web.WebSocketResponse()
         await socket.prepare(request)
         if len(self.open) >= self.room:
             full = f"Server at capacity: {len(self.open)}/{self.room} sessions active."
@@ -127,7 +109,6 @@ class OpenEnvServer:
             await socket.close()
             return socket
         self.open.append(socket)
-        self.num_opened += 1
         try:
             async for message in socket:
                 if message.type is not WSMsgType.TEXT:

@@ -39,18 +39,35 @@ def test_without_the_token_that_it_needs() -> None:
     assert findings["turn"].verdict == "skipped"
 
 
-def path(request: Request) -> str:
-    return request.path.removeprefix("/v1/")
+def on(what: str, number: int, answer: Answer) -> Break:
+    """The given answer to the `number`-th request of a session to /v1/`what`; 0: to every one."""
+
+    async def changed(request: Request, right: Right) -> Answer:
+        if request.path != f"/v1/{what}":
+            return await right()
+        asked = request.memory.setdefault("asked", [])
+        asked.append(request.tree.get("session"))
+        if number == asked.count(asked[-1]):
+            return answer
+        given = await right()
+        return answer if number == 0 and given[0] == 200 else given
+
+    return changed
+
+
+def accepts(refused: int) -> Break:
+    """What is to be refused with that status ends the session in peace."""
+
+    async def changed(request: Request, right: Right) -> Answer:
+        status, answer = await right()
+        return (200, {**OK, "done": True}) if status == refused else (status, answer)
+
+    return changed
 
 
 async def answers_differ(request: Request, right: Right) -> Answer:
     status, answer = await right()
-    return status, answer | {"reward": request.number} if path(request) == "step" else answer
-
-
-async def any_turn(request: Request, right: Right) -> Answer:
-    status, answer = await right()
-    return (200, {**OK, "done": True}) if status == 409 else (status, answer)
+    return status, answer | {"reward": request.number} if "turn" in request.tree else answer
 
 
 async def one_world(request: Request, right: Right) -> Answer:
@@ -58,59 +75,22 @@ async def one_world(request: Request, right: Right) -> Answer:
     stepped = request.memory.setdefault("stepped", set())
     ended = request.memory.setdefault("ended", set())
     status, answer = await right()
-    if path(request) == "close":
+    if request.path == "/v1/close":
         ended |= stepped
         stepped.clear()
-    if path(request) == "step" and status == 200:
+    if request.path == "/v1/step" and status == 200:
         stepped.add(request.tree["session"])
         if request.tree["session"] in ended:
             return 404, GONE
     return status, answer
 
 
-async def opens_once(request: Request, right: Right) -> Answer:
-    opened = request.memory.setdefault("opened", [])
-    if path(request) == "open":
-        opened.append(request.tree["session"])
-        if opened.count(request.tree["session"]) == 2:
-            return 200, OK
-    return await right()
-
-
-async def unknown_is_new(request: Request, right: Right) -> Answer:
-    status, answer = await right()
-    return (200, {**OK, "done": True}) if status == 404 else (status, answer)
-
-
-async def closes_once(request: Request, right: Right) -> Answer:
-    closed = request.memory.setdefault("closed", [])
-    if path(request) == "close":
-        closed.append(request.tree["session"])
-        if closed.count(request.tree["session"]) == 2:
-            return 404, GONE
-    return await right()
-
-
-async def lenient(request: Request, right: Right) -> Answer:
-    status, answer = await right()
-    return (200, {**OK, "done": True}) if status == 422 else (status, answer)
-
-
 async def no_token_needed(request: Request, right: Right) -> Answer:
     return await right(headers={**request.headers, "authorization": f"Bearer {TOKEN}"})
 
 
-async def says_nothing(request: Request, right: Right) -> Answer:
-    status, answer = await right()
-    return status, {**OK} if path(request) == "step" and status == 200 else answer
-
-
-async def unwell(request: Request, right: Right) -> Answer:
-    return (200, {"status": "unavailable"}) if path(request) == "health" else await right()
-
-
 async def hangs(request: Request, right: Right) -> Answer:
-    if path(request) == "step":
+    if request.path == "/v1/step":
         await asyncio.sleep(60)
     return await right()
 
@@ -118,16 +98,16 @@ async def hangs(request: Request, right: Right) -> Answer:
 @pytest.mark.parametrize(
     ("change", "name", "words"),
     [
-        (unwell, "health", "it says unavailable"),
-        (says_nothing, "turn", "nothing that the policy could answer"),
+        (on("health", 0, (200, {"status": "unavailable"})), "health", "it says unavailable"),
+        (on("step", 0, (200, OK)), "turn", "nothing that the policy could answer"),
         (no_token_needed, "authentication", "compare it before all else"),
         (answers_differ, "idempotency", "keep the last answer"),
-        (any_turn, "order of turns", "status 200 instead of 409"),
+        (accepts(409), "order of turns", "status 200 instead of 409"),
         (one_world, "two sessions", "after the other was closed"),
-        (opens_once, "opened again", "does not begin again"),
-        (unknown_is_new, "unknown session", "status 200 instead of 404"),
-        (closes_once, "closed twice", "its end is reached"),
-        (lenient, "errors", "status 200 instead of 422"),
+        (on("open", 2, (200, OK)), "opened again", "does not begin again"),
+        (accepts(404), "unknown session", "status 200 instead of 404"),
+        (on("close", 2, (404, GONE)), "closed twice", "its end is reached"),
+        (accepts(422), "errors", "status 200 instead of 422"),
         (hangs, "turn", "no answer within 0.5 s"),
     ],
 )

@@ -13,29 +13,22 @@ import pytest
 GUESS = Path(__file__).parents[3] / "examples" / "environment_plugin" / "guess.py"
 
 
-def wait_until_answers(host: str, port: int) -> None:
-    """Raises OSError after ten seconds."""
-    for left in reversed(range(100)):
-        try:
-            socket.create_connection((host, port), timeout=1).close()
-            return
-        except OSError:
-            if not left:
-                raise
-            time.sleep(0.1)
-
-
 @pytest.mark.e2e
 def test_the_example_passes_the_kit() -> None:
     server = subprocess.Popen([sys.executable, str(GUESS)], stderr=subprocess.DEVNULL)
     try:
-        wait_until_answers("127.0.0.1", 8800)
+        while not is_up("127.0.0.1", 8800):
+            assert server.poll() is None
+            time.sleep(0.1)
         check = [sys.executable, "-m", "commands.cli", "environment", "check"]
-        found = subprocess.run(
-            [*check, "http://127.0.0.1:8800"], capture_output=True, text=True, timeout=120
-        )
+        found = subprocess.run([*check, "http://127.0.0.1:8800"], capture_output=True, text=True)
         assert found.returncode == 0, found.stdout + found.stderr
         assert "0 failed" in found.stdout
     finally:
         server.kill()
         server.wait()
+
+
+def is_up(host: str, port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex((host, port)) == 0

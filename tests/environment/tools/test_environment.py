@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,14 +37,11 @@ class Source:
     async def close(self) -> None: ...
 
 
-def play(sources: Sequence[Source], *messages: Message, **section: Any) -> list[Any]:
-    async def run() -> list[Any]:
-        given = EnvironmentSection.model_validate({"python": True, **section})
-        environment = ToolEnvironment(sources, given)
-        opening = await environment.open(PROMPT, 7)
-        return [opening, *[await environment.step(message, "stop") for message in messages]]
-
-    return asyncio.run(run())
+async def play(sources: Sequence[Source], *messages: Message, **section: Any) -> list[Any]:
+    given = EnvironmentSection.model_validate({"python": True, **section})
+    environment = ToolEnvironment(sources, given)
+    opening = await environment.open(PROMPT, 7)
+    return [opening, *[await environment.step(message, "stop") for message in messages]]
 
 
 def calling(*calls: tuple[str, str]) -> Message:
@@ -53,9 +49,9 @@ def calling(*calls: tuple[str, str]) -> Message:
     return Message("assistant", "", tool_calls=made)
 
 
-def test_calls_of_one_message_are_answered_in_order_each_by_its_own_source() -> None:
+async def test_calls_of_one_message_are_answered_in_order_each_by_its_own_source() -> None:
     message = calling(("b", '{"x": 1}'), ("a", "{}"), ("b", '{"x": 2}'))
-    opening, reply = play([Source("a"), Source("b")], message)
+    opening, reply = await play([Source("a"), Source("b")], message)
     assert [tool.name for tool in opening.tools] == ["a", "b"]
     assert [message.text for message in opening.messages] == ["What is 3 * 4?", "a 7", "b 7"]
     assert reply == Reply(
@@ -68,9 +64,9 @@ def test_calls_of_one_message_are_answered_in_order_each_by_its_own_source() -> 
     )
 
 
-def test_what_cannot_be_called_is_an_answer_to_the_policy() -> None:
+async def test_what_cannot_be_called_is_an_answer_to_the_policy() -> None:
     message = calling(("c", "{}"), ("a", "{x"), ("a", "[1]"), ("bad", "{}"), ("a", "{}"))
-    _, reply = play([Source("a", "bad")], message)
+    _, reply = await play([Source("a", "bad")], message)
     reported = [message.text for message in reply.messages]
     assert reported[0] == "error: there is no tool 'c'; the tools are: a, bad"
     assert reported[1].startswith("error: the arguments of a are no JSON: ")
@@ -78,22 +74,24 @@ def test_what_cannot_be_called_is_an_answer_to_the_policy() -> None:
     assert (reply.num_calls, reply.num_failures, reply.done) == (5, 4, False)
 
 
-def test_a_long_answer_is_cut_and_says_so() -> None:
-    _, reply = play([Source("a")], calling(("a", f'{{"x": {"9" * 100}}}')), max_message_chars=50)
+async def test_a_long_answer_is_cut_and_says_so() -> None:
+    _, reply = await play(
+        [Source("a")], calling(("a", f'{{"x": {"9" * 100}}}')), max_message_chars=50
+    )
     assert reply.messages[0].text == 'a: {"x": 999999999999\n[cut: it has 110 characters]'
 
 
 @pytest.mark.parametrize(
     ("kind", "reported"), [("sum", [1.0, -0.5, 0.25]), ("last", [1.0, 0.5, 0.75])]
 )
-def test_steps_have_the_share_of_the_reward_that_makes_the_episode_s(
+async def test_steps_have_the_share_of_the_reward_that_makes_the_episode_s(
     kind: str, reported: list[float]
 ) -> None:
     source = Source("a", rewards=[1.0, 0.5, 0.75])
-    _, *replies = play([source, Source("b")], *[calling(("a", "{}"))] * 3, reward=kind)
+    _, *replies = await play([source, Source("b")], *[calling(("a", "{}"))] * 3, reward=kind)
     assert [reply.reward for reply in replies] == reported
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
+async def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(InputError, match="two tools are named a"):
-        play([Source("a"), Source("b", "a")])
+        await play([Source("a"), Source("b", "a")])
