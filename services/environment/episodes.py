@@ -98,13 +98,11 @@ class OpenEpisodes:
         host: EnvironmentHost,
         section: EnvironmentSection,
         *,
-        open_seconds: float = OPEN_SECONDS,
         room_seconds: float = ROOM_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._host, self._timeout, self._most = host, section.timeout, section.max_episodes
-        self._open_seconds, self._room_seconds = open_seconds, room_seconds
-        self._idle_seconds = idle_seconds
+        self._room_seconds, self._idle_seconds = room_seconds, idle_seconds
         self._known: dict[str, OpenEpisode] = {}
         self._room = asyncio.Semaphore(section.max_episodes)
         self._ending = set[asyncio.Task[None]]()
@@ -142,7 +140,7 @@ class OpenEpisodes:
         if rival := self._known.get(name):  # asked for twice while both waited
             self._forget(rival)
         self._known[name] = episode
-        seconds = self._timeout + self._open_seconds
+        seconds = self._timeout + OPEN_SECONDS
         begun = episode.begin(episode.environment.open(prompt, seed), seconds)
         try:
             return await self._answer(episode, begun)

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
-from aiohttp.abc import AbstractResolver
 from pydantic import JsonValue
 
 from services.environment.openenv.actions import (
@@ -56,27 +55,19 @@ class OpenEnvHost:
         opening = await host.create("17.1.0").open(prompt, seed=7)
     """
 
-    def __init__(
-        self,
-        section: EnvironmentSection,
-        allowed: Allowed,
-        resolver: AbstractResolver | None = None,
-    ) -> None:
+    def __init__(self, section: EnvironmentSection, allowed: Allowed) -> None:
         """Raises InputError, as `check_openenv`."""
         check_openenv(section, allowed)
         assert section.openenv
         self.section, self.options = section, OpenEnvOptions.read(section.options)
         self.url = re.sub(r"(/ws)?/?$", "", section.openenv)
-        self._allowed, self._resolver = allowed, resolver
-        self._stack = AsyncExitStack()
+        self._allowed, self._stack = allowed, AsyncExitStack()
         self._client: aiohttp.ClientSession | None = None
         self._actions: Actions | None = None
 
     async def __aenter__(self) -> OpenEnvHost:
-        async with AsyncExitStack() as stack:
-            resolver = GuardedResolver(self._resolver or aiohttp.ThreadedResolver(), self._allowed)
-            self._client = await stack.enter_async_context(open_session(resolver))
-            self._stack = stack.pop_all()
+        resolver = GuardedResolver(aiohttp.ThreadedResolver(), self._allowed)
+        self._client = await self._stack.enter_async_context(open_session(resolver))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -45,7 +45,6 @@ def make_app(
     info: Info,
     token: str | None = None,
     options: Mapping[str, Any] | None = None,
-    limits: ServerLimits | None = None,
 ) -> FastAPI:
     """`episodes` are entered and left by the caller; `options` are those that they were made with.
 
@@ -65,7 +64,7 @@ def make_app(
     )
     routes.add_to(app, wants_token=token is not None)
     posts = ("/v1/open", "/v1/step", "/v1/close")
-    limits = limits or ServerLimits(max_requests=2 * (info.max_sessions or 64))
+    limits = ServerLimits(max_requests=2 * (info.max_sessions or 64))
     app.add_middleware(Guard, token=token, limits=limits, posts=posts)
     add_handlers(app)
     return app

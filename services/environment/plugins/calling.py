@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 import aiohttp
-from aiohttp.abc import AbstractResolver
 from pydantic import BaseModel
 
 from services.environment.plugins.contract import (
@@ -52,25 +51,20 @@ class PluginHost:
         opening = await host.create("17.1.0").open(prompt, seed=7)
     """
 
-    def __init__(
-        self,
-        section: EnvironmentSection,
-        allowed: Allowed,
-        resolver: AbstractResolver | None = None,
-    ) -> None:
+    def __init__(self, section: EnvironmentSection, allowed: Allowed) -> None:
         """Raises InputError, as `check_plugin`."""
         check_plugin(section, allowed)
         assert section.plugin
         # An episode has one call under way at a time.
         self._plugin = section.plugin.model_copy(update={"max_concurrency": section.max_episodes})
-        self._options, self._allowed, self._resolver = section.options, allowed, resolver
+        self._options, self._allowed = section.options, allowed
         self._stack = AsyncExitStack()
         self._caller: PluginCaller | None = None
 
     async def __aenter__(self) -> PluginHost:
         """Raises InputError for a token or certificates that cannot be used."""
         async with AsyncExitStack() as stack:
-            resolver = GuardedResolver(self._resolver or aiohttp.ThreadedResolver(), self._allowed)
+            resolver = GuardedResolver(aiohttp.ThreadedResolver(), self._allowed)
             session = await stack.enter_async_context(open_session(resolver))
             self._caller = PluginCaller(self._plugin, session)
             self._stack = stack.pop_all()

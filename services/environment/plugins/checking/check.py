@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from services.environment.plugins.checking import checks as kit
 from services.environment.plugins.checking.asker import DEFAULT_ROW, EpisodeAsker
@@ -33,7 +33,6 @@ async def run_checks(
     access: PluginAccess,
     show: Callable[[CheckResult], None] | None = None,
     row: PluginRow = DEFAULT_ROW,
-    checks: Sequence[Check[EpisodeAsker]] = CHECKS,
 ) -> tuple[CheckResult, ...]:
     """One after another; `show` is given each. Episodes begin with `row`.
 
@@ -42,5 +41,5 @@ async def run_checks(
         wrong = [finding for finding in findings if finding.verdict == "fail"]
     """
     return await checking.run_checks(
-        lambda session: EpisodeAsker(session, access, row), checks, show
+        lambda session: EpisodeAsker(session, access, row), CHECKS, show
     )
