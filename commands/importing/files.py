@@ -51,7 +51,9 @@ def read_given(path: Path | None, words: Sequence[str]) -> dict[str, Any]:
     files += [Path(word.removeprefix(FILE_WORD)) for word in words if word.startswith(FILE_WORD)]
     values: dict[str, Any] = {}
     for file in files:
-        values = _flat(_read(file)) | values
+        if (tree := read_tree(file)) is None:
+            raise InputError(f"{file}: must hold sections")
+        values = _flat(tree) | values
     for word in words:
         if not word.startswith(FILE_WORD):
             _apply(values, word)
@@ -74,13 +76,6 @@ def read_tree(path: Path) -> dict[str, Any] | None:
     return cast(dict[str, Any], tree) if isinstance(tree, dict) else None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    tree = read_tree(path)
-    if tree is None:
-        raise InputError(f"{path}: must hold sections")
-    return tree
-
-
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
@@ -93,7 +88,10 @@ def _text(path: Path) -> str:
 def _apply(values: dict[str, Any], word: str) -> None:
     key, equals, text = word.lstrip("+").partition("=")
     if word.startswith("~"):
-        _take_away(values, key.removeprefix("~"))
+        key = key.removeprefix("~")
+        if not _remove(values, key):
+            near = "".join(f"; did you mean ~{one}?" for one in get_close_matches(key, values, n=1))
+            raise InputError(f"{key} is not given, so ~{key} would take nothing away{near}")
     elif not equals or not key:
         raise InputError(f"{word!r}: an override reads key=value, +key=value or ~key")
     else:
@@ -103,12 +101,6 @@ def _apply(values: dict[str, Any], word: str) -> None:
             for place in (place for place, letter in enumerate(name) if letter == "."):
                 values.pop(name[:place], None)  # a value, such as null, where a section is now
             values[name] = value
-
-
-def _take_away(values: dict[str, Any], key: str) -> None:
-    if not _remove(values, key):
-        near = "".join(f"; did you mean ~{one}?" for one in get_close_matches(key, values, n=1))
-        raise InputError(f"{key} is not given, so ~{key} would take nothing away{near}")
 
 
 def _remove(values: dict[str, Any], key: str) -> bool:

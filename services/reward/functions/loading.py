@@ -10,12 +10,7 @@ from typing import Any
 
 from services.reward.functions.arguments import Reading
 from services.reward.functions.callee import Callee
-from services.reward.functions.returned import (
-    FunctionFault,
-    numbers_of,
-    read_batch,
-    read_one,
-)
+from services.reward.functions.returned import numbers_of, read_batch, read_one
 from services.reward.functions.signatures import (
     SIGNATURES,
     Parameters,
@@ -137,6 +132,3 @@ def _with_parts(
     if isinstance(outcome, NotApplicable) or not metrics:
         return outcome
     return replace(outcome, parts={**metrics, **outcome.parts})
-
-
-__all__ = ["FunctionFault", "LoadedFunction", "load_function"]

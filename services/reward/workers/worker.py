@@ -20,7 +20,8 @@ from functools import cache
 from multiprocessing import forkserver
 from typing import NoReturn
 
-from services.reward.functions.loading import FunctionFault, LoadedFunction, load_function
+from services.reward.functions.loading import LoadedFunction, load_function
+from services.reward.functions.returned import FunctionFault
 from services.reward.outcome import Fault
 from services.reward.terms import FunctionSpec
 from services.reward.workers.journal import JournalWriter, encode_entry, encode_raised

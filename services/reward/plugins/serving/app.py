@@ -17,17 +17,8 @@ from fastapi import FastAPI, Response, Security
 from fastapi.security import HTTPBearer
 
 from services.reward.outcome import Outcome
-from services.reward.plugins.contract import (
-    CONTRACT,
-    Info,
-    ScoreAnswer,
-    Scored,
-    ScoreRequest,
-)
-from services.reward.plugins.serving.app_forms import (
-    result_of,
-    sample_of,
-)
+from services.reward.plugins.contract import CONTRACT, Info, ScoreAnswer, Scored, ScoreRequest
+from services.reward.plugins.serving.app_forms import result_of, sample_of
 from services.reward.scoring import Judge
 from trimaran.plugins.answers import Answers, KeptAnswer, KeyReusedError
 from trimaran.plugins.forms import Health
@@ -124,7 +115,8 @@ class Routes:
 
     async def score(self, request: ScoreRequest) -> Response:
         """One result a sample, in their order."""
-        self._check_number(len(request.samples))
+        if len(request.samples) > (most := self._info.max_samples):
+            raise Refused(413, f"too many samples; one request may have {most}")
         if sum(sample.num_tokens for sample in request.samples) > MAX_TOKENS:
             raise Refused(413, f"num_tokens: more than {MAX_TOKENS:,} in all; send fewer samples")
         if request.options and request.options != self._options:
@@ -158,7 +150,3 @@ class Routes:
         except TimeoutError:
             detail = f"not scored within {seconds:g} s; send fewer samples at a time"
             raise Refused(503, detail, again=True) from None
-
-    def _check_number(self, count: int) -> None:
-        if count > (most := self._info.max_samples):
-            raise Refused(413, f"too many samples; one request may have {most}")

@@ -5,12 +5,7 @@ from __future__ import annotations
 import math
 
 from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
-from services.reward.plugins.contract import (
-    Info,
-    NotScored,
-    PluginSample,
-    Scored,
-)
+from services.reward.plugins.contract import Info, NotScored, PluginSample, Scored
 from trimaran.plugins.messages import messages_of
 from trimaran.rewards import Sample
 
