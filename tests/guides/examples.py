@@ -69,7 +69,11 @@ def words_of(script: Path, folder: Path, *options: str) -> list[str]:
     stand_in.chmod(0o755)
     path = f"{stand_in.parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
-    subprocess.run(["bash", script, *options], cwd=folder, env=environment, check=True)
+    command = ["bash", script, *options]
+    # Captured: a script whose last line ends in a pipe is over before the command is.
+    subprocess.run(
+        command, cwd=folder, env=environment, timeout=30, check=True, capture_output=True
+    )
     return seen.read_text().splitlines()
 
 

@@ -44,7 +44,7 @@ def test_an_unknown_rule_is_answered_with_the_nearest() -> None:
         ("last_integer", {"method": "strict"}, r"key\.method: unknown option .*takes none"),
         ("gsm8k", {"method": "loose"}, r"key\.method: 'loose'"),
         ("gsm8k", {"mode": "strict"}, r"key\.mode: unknown option \(known: method\)"),
-        ("math", {"library": ["mathruler"]}, r"library: \['mathruler'\].* it takes math-verify"),
+        ("math", {"library": ["mathruler"]}, r"library: \['mathruler'\].*it takes math-verify"),
         ("math", {"format_weight": 1.5}, r"key\.format_weight: 1\.5"),
         ("math", {"format_weight": True}, r"key\.format_weight: True"),
         ("overlong", {"buffer": 0}, r"key\.buffer: 0"),
