@@ -11,22 +11,14 @@ import gc
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from benchmarks.results_file import Row, write_results
 from benchmarks.trainer import Work, make_batch, make_plain_step, measure_rates
+from benchmarks.training.work import SHAPES, write_model
 from trimaran.config import RunConfig, parse_config
 
-VOCABULARY = 151936
-SHAPES: dict[str, dict[str, int]] = {
-    "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24}
-    | {"num_attention_heads": 14, "num_key_value_heads": 2},
-    "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
-    | {"num_attention_heads": 12, "num_key_value_heads": 2},
-}
-"""Qwen2.5's, with tied embeddings."""
 ROUNDS = 5
 PLAIN_ROWS = 16
 """Sequences of one forward pass of plain transformers: 6,144 tokens."""
@@ -40,7 +32,7 @@ def measure(size: str, folder: Path) -> list[Row]:
     from services.trainer.step.learner import train_step
     from trimaran.host.device import pick
 
-    _write_model(folder, size)
+    write_model(folder, SHAPES[size], "cuda")
     config, batch = _config(folder), make_batch(WORK)
     policy = build_policy(config, None, pick("cuda"), 0)
 
@@ -72,16 +64,6 @@ def _leave() -> None:
     torch.distributed.destroy_process_group()
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def _write_model(folder: Path, size: str) -> None:
-    import transformers
-
-    shape: dict[str, Any] = {**SHAPES[size], "vocab_size": VOCABULARY}
-    config: Any = transformers.Qwen2Config(**shape, tie_word_embeddings=True, eos_token_id=1)
-    with torch.device("cuda"):
-        model: Any = transformers.Qwen2ForCausalLM(config)
-    model.to(torch.bfloat16).save_pretrained(folder)
 
 
 def _config(folder: Path) -> RunConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,13 @@ from trimaran.types import (
 )
 
 MODEL = Path("models/SmolLM2-135M-Instruct")
+SHAPES: dict[str, dict[str, Any]] = {
+    "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24}
+    | {"num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936},
+    "1.5B": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28}
+    | {"num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936},
+}
+"""Qwen2.5's, with tied embeddings."""
 THREADS = 2
 Step = Callable[[], Any]
 
@@ -48,6 +56,19 @@ def make_batch(
         return ScoredGroup(made, scores)
 
     return TrainingBatch(1, tuple(map(group, range(len(lengths)))))
+
+
+def write_model(folder: Path, shape: Mapping[str, Any], device: str = "cpu") -> Path:
+    """With random weights in bf16, and SmolLM2's tokenizer."""
+    import torch
+    import transformers
+
+    config = transformers.Qwen2Config(**shape, tie_word_embeddings=True, eos_token_id=1)
+    with torch.device(device):
+        model: Any = transformers.Qwen2ForCausalLM(config)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    shutil.copy(MODEL / "tokenizer.json", folder)
+    return folder
 
 
 def make_config(num_groups: int, model: Path = MODEL, **trainer: Any) -> RunConfig:

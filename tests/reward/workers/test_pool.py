@@ -257,7 +257,7 @@ async def test_a_fork_server_that_is_frozen_is_replaced_when_a_worker_is_to_be_s
     log: Path,
 ) -> None:
     # Long enough for a new fork server on a busy machine: it imports before it answers.
-    seconds = {"timeout": 1.0, "grace_seconds": SHORT, "start_seconds": 15.0}
+    seconds: dict[str, Any] = {"timeout": 1.0, "grace_seconds": SHORT, "start_seconds": 15.0}
     async with pool_of(num_workers=2, **seconds) as pool:
         assert await pool.judge(ANSWER, samples(["right"] * 20, log)) == (RIGHT,) * 20
         worker_pid = meetings(log, "right")[-1]
