@@ -25,7 +25,7 @@ GROWTH_WORK = {
 }
 """By the tokens of an answer."""
 MANY_WORK = Work(steps=13, groups_per_step=512, warmup=3)
-ROUNDS = 5
+ROUNDS, GROWTH_ROUNDS = 5, 2
 PLACES = (
     "controller on core 0 (`trimaran serve controller`, all its threads); replicas, reward, trainer,"
     " weight sync (one process), Redis and the observer on core 1"
@@ -39,7 +39,7 @@ def measure_groups(work: Path, quick: bool) -> tuple[list[Row], str]:
         # As an engine sends that decodes for ten seconds.
         "sqlite_ten_chunks": (Shape(4, 8, 512, chunks=10), WORK, False),
     }
-    outcomes = _interleaved(work, sides, quick)
+    outcomes = _interleaved(work, sides, _rounds(quick))
     rows: list[Row] = []
     for name, found in outcomes.items():
         goal = GOAL if name in ("sqlite", "redis") else None
@@ -58,7 +58,8 @@ def measure_growth(work: Path, quick: bool) -> tuple[list[Row], str]:
         for replicas in GROWTH_REPLICAS
     }
     sides[_name(1000, 512)] = (_shape(1000, 512), MANY_WORK, False)
-    outcomes = _interleaved(work, sides, quick)
+    rounds = 1 if quick else GROWTH_ROUNDS
+    outcomes = _interleaved(work, sides, rounds)
     rows: list[Row] = []
     for name, found in outcomes.items():
         num_tokens = GROUP.samples * sides[name][0].tokens
@@ -68,7 +69,7 @@ def measure_growth(work: Path, quick: bool) -> tuple[list[Row], str]:
         rows.append(Row(f"{name}_tokens", rate, "tokens/s", None, True))
         rows.append(Row(f"{name}_ledger_of_a_group", size, "bytes", None, False))
     return [*rows, *_linearity(outcomes)], (
-        f"{_rounds(quick)} interleaved rounds; groups of {GROUP.samples}, a chunk each 512 tokens; SQLite; {PLACES}"
+        f"{rounds} interleaved rounds; groups of {GROUP.samples}, a chunk each 512 tokens; SQLite; {PLACES}"
     )
 
 
@@ -99,10 +100,10 @@ def _shape(replicas: int, tokens: int) -> Shape:
 
 
 def _interleaved(
-    work: Path, sides: Mapping[str, tuple[Shape, Work, bool]], quick: bool
+    work: Path, sides: Mapping[str, tuple[Shape, Work, bool]], rounds: int
 ) -> dict[str, list[Outcome]]:
     outcomes: dict[str, list[Outcome]] = {name: [] for name in sides}
-    for number in range(_rounds(quick)):
+    for number in range(rounds):
         for name, (shape, amount, on_redis) in sides.items():
             folder = work / f"{name}-{number}"
             folder.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ async def test_the_engine_generates_under_each_version_and_reads_it_back(
     name = follow("An inference engine").run["rollout"]["engine"]
     model = write_tiny_model(tmp_path / "model")
     vocab_size = read_model_folder(model).vocab_size
-    replica = replicas.start_replica(name, model, tmp_path)
+    replica = await asyncio.to_thread(replicas.start_replica, name, model, tmp_path)
 
     try:
         async with replica.client() as client:
