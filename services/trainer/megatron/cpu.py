@@ -6,8 +6,6 @@ is the CPU; the real `torch` is untouched for everybody else. Two methods of
 tensors (`type`, `cuda`) cannot be scoped by module and look at their caller.
 Three functions of megatron-core (`FUNCTIONS`) reach past `torch.cuda` or ask a
 tensor where it is, and are replaced. Two (`WRAPPED`) need what Gloo lacks.
-
-tests/trainer/test_cpu.py pins the whole list.
 """
 
 from __future__ import annotations
