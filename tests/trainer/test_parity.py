@@ -214,7 +214,7 @@ async def test_logits_and_four_optimizer_steps_equal_plain_transformers(
         if name.endswith("correction_bias"):
             assert moved == 0
         else:
-            assert difference < 2e-5 < 1e-3 < moved, name
+            assert difference < 3e-5 < 1e-3 < moved, name
     assert whole_root(tmp_path / "run" / "model", tied=family in TIED) == last.root
     moments = {name: reference.first_moment(one) for name, one in model.named_parameters()}
     check_first_moments(tmp_path / "run", unfused(moments))
