@@ -1,5 +1,5 @@
 """A long prompt with long answers, of Qwen2.5-0.5B's shape with few layers: seconds against plain transformers, and
-memory against what `trimaran plan` estimates. Half an hour and more on two cores; only `--quick` has been run.
+memory against what `trimaran plan` estimates. Half an hour on two cores.
 
 Plain transformers computes the prompt once for each answer. The head is a larger part of both sides than with
 all 24 layers, and ours computes its logits twice: so the ratio would be higher with all.
