@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import HashStore, Store, TCPStore
 
 from services.trainer.meeting import Meeting
 from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.host.gloo import share_device
 from trimaran.run.network import LOOPBACK, Host
 
 NONCE_KEY = "trimaran/nonce"
@@ -41,6 +42,7 @@ def join_ranks(
     """
     # gloo would otherwise listen on whatever address the host's name has.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", host.interface)
+    share_device()
     deadline = time.monotonic() + join_timeout
     if meeting is None or size == 1:
         store: Store = HashStore()

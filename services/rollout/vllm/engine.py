@@ -57,6 +57,7 @@ from trimaran.errors import (
 )
 from trimaran.host.call_thread import CallThread
 from trimaran.host.call_waits import within
+from trimaran.host.gloo import share_device
 from trimaran.host.large_imports import large_imports
 from trimaran.host.lifetime import die_with_parent
 from trimaran.types import Manifest, Message, Ranges, Sampling, Tool, VersionId
@@ -175,6 +176,7 @@ class VllmEngine(Engine):
 
         if self._device.on_host:
             inspect_models_here()
+            share_device()
         # Here, too: an environment may hold our modules without their entry points.
         transfer = BACKEND if register() else None
         given = engine_arguments(self._config, self._device, transfer, self._place)

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from services.trainer.megatron.exponential import exp_
 from services.trainer.step.outputs import TokenOutputs
 
 ALL = slice(None)
@@ -230,9 +231,9 @@ class _Outer:
         """Without the targets' own part; in place of `scaled` or a copy."""
         logs = scaled.sub_(self.normalizers[rows, None])
         if self.entropies is None:
-            return logs.exp_().mul_(-self.logprobs[rows, None])
+            return exp_(logs).mul_(-self.logprobs[rows, None])
         factors = (logs + self.values[rows, None]).mul_(self.entropies[rows, None])
-        return logs.exp_().mul_(factors.add_(self.logprobs[rows, None]).neg_())
+        return exp_(logs).mul_(factors.add_(self.logprobs[rows, None]).neg_())
 
 
 def _scratch(logits: torch.Tensor) -> torch.Tensor:
@@ -243,7 +244,7 @@ def _normalize(scaled: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch
     """The rows' log-sum-exp, and their entropies where they are asked for. `scaled` is used up."""
     largest = scaled.amax(dim=-1, keepdim=True)
     logs = scaled.sub_(largest)
-    exponentials = logs.exp() if entropy else logs.exp_()
+    exponentials = exp_(logs.clone() if entropy else logs)
     total = exponentials.sum(dim=-1)
     log = total.log()
     entropies = log - exponentials.mul_(logs).sum(dim=-1) / total if entropy else None

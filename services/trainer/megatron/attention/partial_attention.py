@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import torch
 
+from services.trainer.megatron.exponential import exp_
+
 CHUNK_SCORES_CPU = 1 << 19
 """Scores that exist at a time, unless one query has more: few enough for the CPU's cache."""
 CHUNK_SCORES = 1 << 26
@@ -81,7 +83,7 @@ def differentiate(
     of_values = torch.zeros_like(of_keys)
     for chunk in _chunks(rows):
         mine, others = (chunk.products, chunk.rows), (chunk.products, chunk.reach)
-        weights = _scores(rows, chunk).sub_(normalizers_ZX[mine][..., None]).exp_()
+        weights = exp_(_scores(rows, chunk).sub_(normalizers_ZX[mine][..., None]))
         of_scores = torch.bmm(gradient_ZXD[mine], rows.values_ZTD[others].mT).float()
         of_scores = of_scores.sub_(means_ZX[mine][..., None]).mul_(weights).to(dtype)
         of_values[others] += torch.bmm(weights.to(dtype).mT, gradient_ZXD[mine])
