@@ -15,6 +15,7 @@ PARTS = Parts(
         "memory": "memory:measure_memory",
         "prepare": "prepare:measure_prepare",
         "kept_kernels": "kept_kernels:measure_kept_kernels",
+        "idle_groups": "idle_groups:measure_idle_groups",
     },
     seconds=3600,
 )
