@@ -17,7 +17,7 @@ from typing import Any
 def share_device() -> None:
     """Groups that this process makes from here on have one device, and those of processes forked from it one each.
 
-    A group that is given its options keeps their devices.
+    A group whose options are given keeps their devices.
     """
     from torch.distributed import ProcessGroupGloo
 
@@ -32,8 +32,6 @@ def share_device() -> None:
         options: Any = None,
         timeout: timedelta = timedelta(minutes=30),
     ) -> None:
-        if isinstance(options, timedelta):
-            options, timeout = None, options
         if options is None:
             options = gloo._Options()
             options._timeout = timeout

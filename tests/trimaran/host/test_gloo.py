@@ -39,7 +39,7 @@ def passes_in_a_forked_process(check: Callable[[], bool]) -> bool:
 
 def have_one_device() -> bool:
     before = count_threads()
-    groups = [make(SECONDS), make(timeout=SECONDS), make()]
+    groups = [make(timeout=SECONDS), make(timeout=SECONDS), make()]
     added = count_threads() - before
     timeouts = [group.options._timeout for group in groups]
     groups[0].allreduce(torch.ones(2)).wait()
@@ -56,6 +56,6 @@ def keeps_its_device() -> bool:
 
 def test_all_groups_of_a_process_have_one_device_but_those_that_bring_one() -> None:
     share_device()
-    make(SECONDS)  # its device has no thread in a forked process
+    make()  # its device has no thread in a forked process
     assert passes_in_a_forked_process(have_one_device)
     assert passes_in_a_forked_process(keeps_its_device)
