@@ -1,4 +1,4 @@
-"""The sampler, the responses and the version marks of a stream, each by itself."""
+"""The responses and the version marks of a stream, each by itself."""
 
 import asyncio
 
@@ -10,52 +10,10 @@ from services.rollout.engine import Chunk, Ended
 from services.rollout.life import with_signs_of_life
 from services.rollout.server import _portions
 from services.rollout.vllm.stream import VllmStream, merge
-from services.rollout.vllm.worker import WorkerExtension, sample_inverse_cdf
 from trimaran.errors import InputError
 from trimaran.types import Message, VersionId
 
 OLD, NEW, NEWER = VersionId(0, 1), VersionId(0, 2), VersionId(0, 3)
-
-
-def test_the_fast_sampler_draws_from_the_softmax():
-    probabilities_V = torch.tensor([0.5, 0.0, 0.25, 0.2, 0.05, 0.0])
-    num_draws = 40_000
-    torch.manual_seed(0)
-    tokens_N = sample_inverse_cdf(probabilities_V.log().expand(num_draws, -1))
-    found_V = torch.bincount(tokens_N, minlength=6) / num_draws
-    deviation_V = (probabilities_V * (1 - probabilities_V) / num_draws).sqrt()
-    assert ((found_V - probabilities_V).abs() <= 5 * deviation_V).all()
-    assert found_V[1] == found_V[5] == 0
-
-
-def test_the_fast_sampler_draws_each_row_from_its_own_logits():
-    torch.manual_seed(0)
-    logits_NV = torch.full((64, 50_000), -torch.inf)
-    wanted_N = torch.randint(50_000, (64,))
-    logits_NV[torch.arange(64), wanted_N] = 0.0
-    assert torch.equal(sample_inverse_cdf(logits_NV), wanted_N)
-
-
-def test_the_fast_sampler_does_not_count_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    sampler = pytest.importorskip("vllm.v1.sample.sampler")
-    ops = pytest.importorskip("vllm.v1.sample.ops.topk_topp_sampler")
-    for module, name in ((sampler, "batched_count_greater_than"), (ops, "compiled_random_sample")):
-        monkeypatch.setattr(module, name, getattr(module, name))
-    assert WorkerExtension().install_fast_sampler()
-    logprobs_NV = torch.tensor([[0.1, 0.2, 0.7]]).log()
-    found = sampler.Sampler.gather_logprobs(logprobs_NV, 0, torch.tensor([1]))
-    assert found.logprob_token_ids.tolist() == [[1]]
-    assert found.logprobs.tolist() == [[logprobs_NV[0, 1].item()]]
-    assert found.selected_token_ranks.tolist() == [0]
-
-
-def test_the_fast_sampler_knows_long_tails():
-    """Half of the mass lies on 25 000 tokens, each far below one float32 step of a running sum of 1."""
-    torch.manual_seed(0)
-    logits_NV = torch.zeros(4000, 25_001)
-    logits_NV[:, 0] = torch.log(torch.tensor(25_000.0))
-    share = (sample_inverse_cdf(logits_NV) == 0).float().mean().item()
-    assert share == pytest.approx(0.5, abs=5 * 0.5 / 4000**0.5)
 
 
 def test_a_stream_cuts_tokens_where_the_version_changed():

@@ -393,14 +393,14 @@ async def test_a_request_that_vllm_gives_up_is_no_completion(engine, llm, monkey
 
 async def start(workers):
     await workers.start(0.05)
-    await workers.install_fast_sampler(0.05)
+    await workers.compute_faster(0.05)
 
 
-STARTING = ["end_with_parent", "init_weight_transfer_engine", "install_fast_sampler"]
+STARTING = ["end_with_parent", "init_weight_transfer_engine", "compute_faster"]
 
 
 @pytest.mark.parametrize("call", STARTING)
 def test_workers_that_do_not_answer_at_the_start_end_it(llm, call):
     llm.hangs, llm.answers["report_processed_logprobs"] = {call}, ""
-    with pytest.raises(DeadlineError, match="start of vllm's workers|fast sampler"):
+    with pytest.raises(DeadlineError, match="start of vllm's workers|compute faster"):
         asyncio.run(start(VllmWorkers(llm, BACKEND)))

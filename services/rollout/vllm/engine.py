@@ -132,8 +132,8 @@ class VllmEngine(Engine):
         self._pulse = Pulse(self._workers.answer, self._config.frozen_timeout)
         start_timeout = self._config.start_timeout
         await self._workers.start(start_timeout)
-        if on_host and not await self._workers.install_fast_sampler(start_timeout):
-            logger.warning("this vLLM has no hook for the fast sampler; its own one is used")
+        if on_host:
+            await self._workers.compute_faster(start_timeout)
         if self._config.trainer.sends_adapters:
             from services.rollout.vllm.loading.adapters import POLICY
 

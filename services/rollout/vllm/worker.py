@@ -1,4 +1,4 @@
-"""What runs inside vLLM's worker process: weights from a shadow, a faster sampler on the host.
+"""What runs inside vLLM's worker process: weights from a shadow, above all.
 
 vLLM mixes `WorkerExtension` into its worker class (`worker_extension_cls`);
 the engine calls its methods, and vLLM's own, by `attempt` with `collective_rpc`.
@@ -24,27 +24,6 @@ if TYPE_CHECKING:
     from services.rollout.vllm.loading.in_place import Writes
 
 logger = logging.getLogger(__name__)
-
-
-def sample_inverse_cdf(logits: torch.Tensor) -> torch.Tensor:
-    """One draw a row from softmax(logits), logits [N, V] -> int64 [N].
-
-    The first token whose cumulative probability exceeds u * total, u uniform in
-    [0, 1): one random number a row, where vLLM draws an exponential for every
-    entry of the vocabulary.
-    """
-    cumulative_NV = logits.softmax(-1, dtype=torch.float32).cumsum_(-1)
-    draw_N1 = torch.rand(len(logits), 1, dtype=torch.float32) * cumulative_NV[:, -1:]
-    tokens_N1 = torch.searchsorted(cumulative_NV, draw_N1, right=True)
-    return tokens_N1.clamp_(max=logits.shape[1] - 1).view(-1)
-
-
-def without_ranks(logprobs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """The place of each sampled token among all of the vocabulary, which nothing here reads: 0.
-
-    vLLM counts it in each step over all of the vocabulary, in a quarter of the sampler's time.
-    """
-    return torch.zeros(len(logprobs), dtype=torch.int64)
 
 
 class WorkerExtension:
@@ -82,17 +61,12 @@ class WorkerExtension:
     def answer(self) -> None:
         """Shows that this worker takes calls."""
 
-    def install_fast_sampler(self) -> bool:
-        """False when this vLLM has no such hook; its own sampler then stays."""
-        from vllm.v1.sample import sampler
-        from vllm.v1.sample.ops import topk_topp_sampler
+    def compute_faster(self) -> None:
+        """On the host, before the first request; see `on_host`."""
+        from services.rollout.vllm.on_host import install_norms, install_sampler
 
-        if hasattr(sampler, "batched_count_greater_than"):
-            sampler.batched_count_greater_than = without_ranks  # pyright: ignore[reportPrivateImportUsage]
-        if not hasattr(topk_topp_sampler, "compiled_random_sample"):
-            return False
-        topk_topp_sampler.compiled_random_sample = sample_inverse_cdf
-        return True
+        install_sampler(self.model_runner.sampler.topk_topp_sampler)
+        install_norms(self.model_runner.get_model())
 
     def install_fast_adapters(self) -> None:
         """On the host, for a run with adapters; see `adapters`."""
