@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-import torch
 
 from services.rollout.chat import ChatTokenizer
 from services.rollout.engine import Chunk, Ended

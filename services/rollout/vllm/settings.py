@@ -171,6 +171,15 @@ def engine_arguments(
             "block_size": BLOCK_TOKENS,
             "kv_cache_memory_bytes": int(rollout.kv_cache_gib * 2**30),
         }
+        # vLLM reports no experts beside a connector.
+        if rollout.prefix_cache and not config.trainer.router.replay:
+            from vllm.config import KVTransferConfig
+
+            arguments["kv_transfer_config"] = KVTransferConfig(
+                kv_connector="SharedTails",
+                kv_connector_module_path="services.rollout.vllm.shared_tails",
+                kv_role="kv_both",
+            )
         if _has_latents(config.model.path / "config.json"):
             # Left to itself, vLLM 0.30 takes AMX where the processor has it, and that loads weights once alone.
             # Its rotary kernel for processors takes the heads of a token for tokens.
