@@ -25,13 +25,14 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        gradient, normed = gradients[0].float(), x.float()
-        inverse = normed.square().mean(-1, keepdim=True).add_(ctx.eps).rsqrt_()
+        gradient, normed, size = gradients[0].float(), x.float(), x.shape[-1]
+        length = torch.linalg.vector_norm(normed, dim=-1, keepdim=True)
+        inverse = length.square_().div_(size).add_(ctx.eps).rsqrt_()
         normed = normed * inverse
-        of_weight = (gradient * normed).flatten(0, -2).sum(0).to(weight.dtype)
-        gradient = gradient * weight
-        shares = (gradient * normed).mean(-1, keepdim=True)
-        of_x = torch.addcmul(gradient, normed, shares, value=-1).mul_(inverse)
+        products = normed * gradient
+        of_weight = products.flatten(0, -2).sum(0).to(weight.dtype)
+        shares = (products @ weight.float()).div_(size)[..., None]
+        of_x = (gradient * weight).addcmul_(normed, shares, value=-1).mul_(inverse)
         return of_x.to(x.dtype), of_weight, None
 
 

@@ -21,6 +21,7 @@ from megatron.core.transformer.utils import is_layer_window_attention
 
 from services.trainer.megatron.attention import sequences, shared_prompts
 from services.trainer.megatron.attention.context import ALONE, ContextSplit
+from services.trainer.megatron.attention.rotary import rotate
 from services.trainer.megatron.attention.segments import Segments, assign, positions
 from services.trainer.megatron.attention.sequences import Sequences
 from services.trainer.megatron.attention.shared_prompts import (
@@ -106,15 +107,6 @@ def build_layout(
         window=window,
         of_windows=of_windows,
     )
-
-
-def rotate(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding with the two halves of a head as pairs (as Hugging Face has it). Where cosines are
-    of fewer channels than a head has, the first ones turn."""
-    turned, plain = x_NHD.split([cos_ND.shape[1], x_NHD.shape[2] - cos_ND.shape[1]], dim=-1)
-    first, second = turned.chunk(2, dim=-1)
-    turned = turned * cos_ND[:, None] + torch.cat((-second, first), dim=-1) * sin_ND[:, None]
-    return torch.cat([turned, plain], dim=-1) if plain.shape[2] else turned
 
 
 class PackedAttention(MegatronModule):
