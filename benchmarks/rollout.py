@@ -1,7 +1,8 @@
-"""(b) Rollout tokens a second through gRPC against the bare engine.
+"""(b) Rollout tokens a second through gRPC against the bare engine, and of that against vLLM as it is.
 
-One process holds vLLM's AsyncLLM and our server; a second one is the client. Each round asks for
-the same 8 x 8 completions of 24 tokens twice: straight from AsyncLLM, and through gRPC.
+One process holds vLLM's AsyncLLM and our server, a second one is the client, and a third has an engine without what we
+do on a host. Each round asks for the same 8 x 8 completions of 24 tokens three times: straight from
+AsyncLLM, through gRPC, and from the third process.
 
 `python -m benchmarks.rollout ADDRESS` is that client: one line in, one line of JSON out.
 """
@@ -53,6 +54,13 @@ def measure_rollout(model: Path, rounds: int) -> tuple[list[Row], str]:
             0.95,
             True,
         ),
+        Row(
+            "rollout_tokens_per_second_bare_against_plain_vllm",
+            medians["bare"] / medians["plain"],
+            "ratio",
+            None,
+            True,
+        ),
         *(
             Row(f"rollout_tokens_per_second_{side}", rate, "tokens/s", None, True)
             for side, rate in medians.items()
@@ -71,7 +79,7 @@ async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
     from trimaran.host.device import pick
     from weights.receiving.receiver import WeightReceiver
 
-    config, device = _config(model), pick("cpu")
+    config, device = rollout_config(model), pick("cpu")
     engine = VllmEngine(config, device)
     await engine.start()
     receiver = WeightReceiver(device, 0, config.weight_sync)
@@ -80,22 +88,25 @@ async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
     server = rpc.Server("127.0.0.1:0", [rollout_service(servicer)])
     await server.start()
     await publish(model, server.address)
-    client = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", __name__, server.address, stdin=-1, stdout=-1
-    )
-    rates: dict[str, list[float]] = {"bare": [], "grpc": []}
+    client = await _start(__name__, server.address)
+    plain = await _start("benchmarks.peers.plain_vllm", str(model))
+    prompts = [list(engine.tokenize(prompt.messages)) for prompt in PROMPTS]
+    sides = {
+        "bare": lambda: _bare_rate(engine, prompts),
+        "grpc": lambda: _rate_of(client),
+        "plain": lambda: _rate_of(plain, json.dumps(prompts)),
+    }
+    rates: dict[str, list[float]] = {side: [] for side in sides}
     try:
         for number in range(rounds + 1):
-            bare, through_grpc = await _bare_rate(engine), await _grpc_rate(client)
-            if number:  # the first warms up
-                rates["bare"].append(bare)
-                rates["grpc"].append(through_grpc)
-                print(
-                    f"round {number} bare {bare:.0f}, grpc {through_grpc:.0f} tokens/s", flush=True
-                )
+            found = {side: await measure() for side, measure in sides.items()}
+            print(f"round {number}: {found} tokens/s", flush=True)
+            for side, rate in found.items() if number else ():  # the first warms up
+                rates[side].append(rate)
     finally:
-        client.kill()
-        await client.wait()
+        for process in (client, plain):
+            process.kill()
+            await process.wait()
         await server.stop()
         await weights.close()
         await engine.close()
@@ -114,7 +125,12 @@ async def publish(model: Path, address: str) -> None:
         await client.commit_weights(policy, "rollout-0", TIMEOUT_SECONDS)
 
 
-async def _bare_rate(engine: Any) -> float:
+async def _start(module: str, argument: str) -> asyncio.subprocess.Process:
+    command = sys.executable, "-m", module, argument
+    return await asyncio.create_subprocess_exec(*command, stdin=-1, stdout=-1)
+
+
+async def _bare_rate(engine: Any, prompts: list[list[int]]) -> float:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -127,25 +143,24 @@ async def _bare_rate(engine: Any) -> float:
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
-    async def generate(prompt: Prompt) -> int:
-        inputs = {"prompt_token_ids": list(engine.tokenize(prompt.messages))}
-        name = f"bare-{prompt.prompt_id}-{time.monotonic_ns()}"
+    async def generate(prompt: list[int]) -> int:
+        name = f"bare-{time.monotonic_ns()}"
         count = 0
-        async for output in engine.llm.generate(inputs, params, name):
+        async for output in engine.llm.generate({"prompt_token_ids": prompt}, params, name):
             count = sum(len(one.token_ids) for one in output.outputs)
         return count
 
     start = time.perf_counter()
-    counts = await asyncio.gather(*(generate(prompt) for prompt in PROMPTS))
+    counts = await asyncio.gather(*map(generate, prompts))
     return sum(counts) / (time.perf_counter() - start)
 
 
-async def _grpc_rate(client: asyncio.subprocess.Process) -> float:
-    assert client.stdin and client.stdout
-    client.stdin.write(b"\n")
-    await client.stdin.drain()
+async def _rate_of(process: asyncio.subprocess.Process, line: str = "") -> float:
+    assert process.stdin and process.stdout
+    process.stdin.write(f"{line}\n".encode())
+    await process.stdin.drain()
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        return json.loads(await client.stdout.readline())
+        return json.loads(await process.stdout.readline())
 
 
 async def _serve_rounds(address: str) -> None:
@@ -164,7 +179,7 @@ async def _serve_rounds(address: str) -> None:
             print(json.dumps(tokens / (time.perf_counter() - start)), flush=True)
 
 
-def _config(model: Path) -> RunConfig:
+def rollout_config(model: Path) -> RunConfig:
     return parse_config(
         {
             "model": {"path": str(model)},
