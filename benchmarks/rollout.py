@@ -131,17 +131,9 @@ async def _start(module: str, argument: str) -> asyncio.subprocess.Process:
 
 
 async def _bare_rate(engine: Any, prompts: list[list[int]]) -> float:
-    from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    params = SamplingParams(
-        n=SAMPLING.num_samples,
-        temperature=SAMPLING.temperature,
-        max_tokens=SAMPLING.max_tokens,
-        logprobs=0,
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
+    params = sampling_params(output_kind=RequestOutputKind.FINAL_ONLY)
 
     async def generate(prompt: list[int]) -> int:
         name = f"bare-{time.monotonic_ns()}"
@@ -153,6 +145,20 @@ async def _bare_rate(engine: Any, prompts: list[list[int]]) -> float:
     start = time.perf_counter()
     counts = await asyncio.gather(*map(generate, prompts))
     return sum(counts) / (time.perf_counter() - start)
+
+
+def sampling_params(**more: Any) -> Any:
+    """As our engine asks for them."""
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        n=SAMPLING.num_samples,
+        temperature=SAMPLING.temperature,
+        max_tokens=SAMPLING.max_tokens,
+        logprobs=0,
+        detokenize=False,
+        **more,
+    )
 
 
 async def _rate_of(process: asyncio.subprocess.Process, line: str = "") -> float:

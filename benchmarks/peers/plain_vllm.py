@@ -9,8 +9,9 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-from benchmarks.rollout import SAMPLING, rollout_config
+from benchmarks.rollout import rollout_config, sampling_params
 from services.rollout.vllm.settings import engine_arguments, inspect_models_here, set_environment
 from trimaran.host.device import pick
 
@@ -19,21 +20,16 @@ def main() -> None:
     config = rollout_config(Path(sys.argv[1]))
     set_environment(config, on_host=True)
     inspect_models_here()
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
 
     ours = {"kv_transfer_config", "worker_extension_cls", "stream_interval", "enable_log_requests"}
     arguments = engine_arguments(config, pick("cpu"), None)
-    plain = {name: value for name, value in arguments.items() if name not in ours}
-    llm = LLM(**plain | {"load_format": "auto"})
-    params = SamplingParams(
-        n=SAMPLING.num_samples,
-        temperature=SAMPLING.temperature,
-        max_tokens=SAMPLING.max_tokens,
-        logprobs=0,
-        detokenize=False,
-    )
+    plain: dict[str, Any] = {name: arguments[name] for name in arguments.keys() - ours}
+    plain["load_format"] = "auto"
+    llm = LLM(**plain)
+    params = sampling_params()
     for line in sys.stdin:
-        prompts = [{"prompt_token_ids": prompt} for prompt in json.loads(line)]
+        prompts: list[Any] = [{"prompt_token_ids": prompt} for prompt in json.loads(line)]
         start = time.perf_counter()
         outputs = llm.generate(prompts, params, use_tqdm=False)
         count = sum(len(one.token_ids) for output in outputs for one in output.outputs)

@@ -14,7 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
-from services.rollout.vllm.shared_tails import Copies, SharedTails
+from services.rollout.vllm.shared_tails import BlockCopies, SharedTails
 
 BLOCK = 32
 PROMPT = tuple(range(70))
@@ -27,7 +27,6 @@ class Waiting:
     request_id: str
     prompt_token_ids: tuple[int, ...] = PROMPT
     num_computed_tokens: int = 0
-    num_preemptions: int = 0
     status: RequestStatus = RequestStatus.WAITING
     mm_features: list[Any] = field(default_factory=list)
 
@@ -38,12 +37,28 @@ class Waiting:
     num_tokens = num_prompt_tokens
 
 
+class Blocks:
+    """By request, as vLLM's cache manager has them."""
+
+    block_pool = None
+
+    def __init__(self) -> None:
+        self.of: dict[str, list[int]] = {}
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        return (self.of[request_id],)
+
+
 def connector(*specs: Any) -> SharedTails:
     sizes: dict[str, Any] = {"num_kv_heads": 1, "head_size": 64, "dtype": torch.bfloat16}
     specs = specs or (FullAttentionSpec(block_size=BLOCK, **sizes),)
     groups = [SimpleNamespace(kv_cache_spec=spec) for spec in specs]
     config: Any = SimpleNamespace(kv_transfer_config=SimpleNamespace())
-    return SharedTails(config, KVConnectorRole.SCHEDULER, SimpleNamespace(kv_cache_groups=groups))
+    cache: Any = SimpleNamespace(kv_cache_groups=groups)
+    tails = SharedTails(config, KVConnectorRole.SCHEDULER, cache)
+    manager: Any = Blocks()
+    tails.bind_kv_cache_manager(manager)
+    return tails
 
 
 def schedule(tails: SharedTails, request: Waiting, cached: int, blocks: list[int]) -> bool:
@@ -53,6 +68,8 @@ def schedule(tails: SharedTails, request: Waiting, cached: int, blocks: list[int
     if found is None:
         return False
     request.status, request.num_computed_tokens = RequestStatus.RUNNING, cached + found
+    manager: Any = tails._kv_cache_manager
+    manager.of[request.request_id] = blocks
     tails.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: (blocks,)), found)
     return True
 
@@ -123,12 +140,24 @@ def test_a_first_one_that_has_ended_is_not_copied_from_nor_waited_for_again(
     assert compute(tails, second, third) == ([], [])
 
 
-@pytest.mark.parametrize("status", [RequestStatus.PREEMPTED, RequestStatus.RUNNING])
-def test_a_first_one_that_was_preempted_is_not_copied_from(
-    tails: SharedTails, first: Waiting, status: RequestStatus
+def test_a_prompt_that_takes_several_steps_is_waited_for(tails: SharedTails) -> None:
+    first, second = Waiting("first"), Waiting("second")
+    first_blocks = [7]
+    assert schedule(tails, first, 0, first_blocks)
+    assert not schedule(tails, second, 0, [])
+    tails.build_connector_meta(None)
+    first.num_computed_tokens = 32
+    first_blocks += [8, 9]
+    assert not schedule(tails, second, 32, [])
+    assert compute(tails, first) == ([], [])
+    assert schedule(tails, second, 64, [7, 8, 10])
+    assert compute(tails, second) == ([9], [10])
+
+
+def test_a_first_one_that_is_preempted_is_not_copied_from(
+    tails: SharedTails, first: Waiting
 ) -> None:
-    """Nor once it runs again, in other blocks."""
-    first.status, first.num_preemptions = status, 1
+    first.status, first.num_computed_tokens = RequestStatus.PREEMPTED, 0
     assert schedule(tails, Waiting("second"), 64, [7, 8, 10])
     assert compute(tails) == ([], [])
 
@@ -155,7 +184,7 @@ def test_a_worker_copies_whole_blocks_of_every_layer(tails: SharedTails) -> None
     caches = {str(layer): torch.rand(5, 1, BLOCK, 128) for layer in range(2)}
     before = {name: cache.clone() for name, cache in caches.items()}
     tails.register_kv_caches(caches)
-    tails.bind_connector_metadata(Copies([1, 1], [3, 4]))
+    tails.bind_connector_metadata(BlockCopies([1, 1], [3, 4]))
     tails.start_load_kv(None)
     for name, cache in caches.items():
         assert torch.equal(cache[3], before[name][1])

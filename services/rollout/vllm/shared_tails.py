@@ -9,7 +9,6 @@ This is a KV connector, which is what vLLM calls whoever has keys and values tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,30 +22,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import RequestStatus
 
-Prompt = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class First:
-    """The request that computes a prompt, and where."""
-
-    request: Any
-    num_preemptions: int
-    """Since then it has other blocks where it has more."""
-    blocks: Sequence[int]
-
-    @property
-    def holds_prompt(self) -> bool:
-        return self.request.num_computed_tokens >= self.request.num_prompt_tokens
-
-    @property
-    def is_running(self) -> bool:
-        is_first = self.request.num_preemptions == self.num_preemptions
-        return is_first and self.request.status == RequestStatus.RUNNING
+TokenIds = tuple[int, ...]
 
 
 @dataclass
-class Copies(KVConnectorMetadata):
+class BlockCopies(KVConnectorMetadata):
     """Blocks to copy before a step, and where to."""
 
     sources: list[int] = field(default_factory=list)
@@ -63,9 +43,10 @@ class SharedTails(KVConnectorBase_V1, SupportsHMA):
         self._is_plain = len(groups) == 1 and type(groups[0].kv_cache_spec) is FullAttentionSpec
         """Else a block is not all that there is of its tokens."""
         self._block_tokens = groups[0].kv_cache_spec.block_size if groups else 0
-        self._firsts: dict[Prompt, First] = {}
+        self._firsts: dict[TokenIds, Any] = {}
+        """vLLM's requests, by their prompts."""
         self._has_waited: set[str] = set()
-        self._copies = Copies()
+        self._copies = BlockCopies()
         self._caches: list[torch.Tensor] = []
 
     # In the scheduler
@@ -82,33 +63,34 @@ class SharedTails(KVConnectorBase_V1, SupportsHMA):
         first = self._first_of(request)
         if first is None or missing <= 0:
             return 0, False
-        if first.holds_prompt:
+        if first.num_computed_tokens >= first.num_prompt_tokens:
             return missing, False
         self._has_waited.add(request.request_id)
         return None, False  # to be asked again in the next step
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         first = self._first_of(request)
-        (own,) = blocks.get_block_ids() if self._is_plain else ((),)
         # Where a first one ended with its first token, the others wait for no further one.
         if first is None and self._is_new(request) and request.request_id not in self._has_waited:
-            self._firsts[_prompt(request)] = First(request, request.num_preemptions, own)
+            self._firsts[_prompt(request)] = request
         if first is not None and num_external_tokens:
+            assert self._kv_cache_manager is not None
+            (sources,) = self._kv_cache_manager.get_block_ids(first.request_id)
+            (targets,) = blocks.get_block_ids()
             last = request.num_prompt_tokens - 2
             start = (last + 1 - num_external_tokens) // self._block_tokens
             here = slice(start, last // self._block_tokens + 1)
-            self._copies.sources += first.blocks[here]
-            self._copies.targets += own[here]
+            self._copies.sources += sources[here]
+            self._copies.targets += targets[here]
 
-    def build_connector_meta(self, scheduler_output: Any) -> Copies:
-        copies, self._copies = self._copies, Copies()
+    def build_connector_meta(self, scheduler_output: Any) -> BlockCopies:
+        copies, self._copies = self._copies, BlockCopies()
         return copies
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
         self._has_waited.discard(request.request_id)
-        prompt = _prompt(request)
-        if (first := self._firsts.get(prompt)) and first.request is request:
-            del self._firsts[prompt]
+        if self._firsts.get(_prompt(request)) is request:
+            del self._firsts[_prompt(request)]
         return False, None
 
     request_finished_all_groups = request_finished
@@ -118,11 +100,10 @@ class SharedTails(KVConnectorBase_V1, SupportsHMA):
         self._firsts.clear()
         return True
 
-    def _first_of(self, request: Any) -> First | None:
-        if not self._is_new(request):
-            return None
-        first = self._firsts.get(_prompt(request))
-        return first if first and first.is_running else None
+    def _first_of(self, request: Any) -> Any:
+        """The other one that computes its prompt, or has; None where none does."""
+        first = self._firsts.get(_prompt(request)) if self._is_new(request) else None
+        return first if first and first.status == RequestStatus.RUNNING else None
 
     def _is_new(self, request: Any) -> bool:
         """Without tokens of its own, or images, which token ids do not tell apart."""
@@ -136,7 +117,7 @@ class SharedTails(KVConnectorBase_V1, SupportsHMA):
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         copies = self._get_connector_metadata()
-        assert isinstance(copies, Copies)
+        assert isinstance(copies, BlockCopies)
         if copies.sources:
             sources, targets = torch.tensor([copies.sources, copies.targets])
             for cache in self._caches:
@@ -152,5 +133,5 @@ class SharedTails(KVConnectorBase_V1, SupportsHMA):
         """There is nothing to wait for."""
 
 
-def _prompt(request: Any) -> Prompt:
+def _prompt(request: Any) -> TokenIds:
     return tuple(request.prompt_token_ids or ())
