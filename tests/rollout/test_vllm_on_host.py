@@ -44,6 +44,17 @@ def test_the_largest_random_number_draws_no_token_of_probability_0(
     assert draw(logits_NV.clone())[0].eq(699).all()
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_row_that_is_not_finite_spoils_no_other(bad: float) -> None:
+    logits_NV = torch.full((3, 1024), -torch.inf)
+    logits_NV[:, 7] = 0.0
+    logits_NV[1, 3] = bad
+    tokens_N, logprobs_NV = draw(logits_NV)
+    assert (tokens_N[0], tokens_N[2]) == (7, 7)
+    assert logprobs_NV[:, 7].isnan().tolist() == [False, True, False]
+    assert logprobs_NV[1, tokens_N[1]].isnan()
+
+
 @pytest.mark.parametrize("num_others", [25_000, 25_087])
 def test_long_tails_are_drawn(num_others: int) -> None:
     """Half of the mass lies on tokens each far below one float32 step of a running sum of 1."""
@@ -81,11 +92,12 @@ def test_norms_give_vllm_s_numbers() -> None:
     x, residual = torch.randn(2, 5, 64).bfloat16()
     with set_current_vllm_config(VllmConfig()):
         norm, plain = layernorm.RMSNorm(64, 1e-5, dtype=torch.bfloat16), layernorm.RMSNorm(64)
+        odd = layernorm.RMSNorm(20)
     norm.weight.data.uniform_(0.5, 2.0)
     rows = torch.randn(5, 96).bfloat16()[:, :64]  # of a product that has other columns, too
     expected = [norm(x), *norm(x.clone(), residual.clone()), norm(rows)]
     own, heads = norm._forward_method, torch.randn(5, 3, 64).bfloat16()
-    on_host.install_norms(torch.nn.ModuleList([norm, plain]))
+    on_host.install_norms(torch.nn.ModuleList([norm, plain, odd]))
     assert norm._forward_method is not own
     found = [norm(x), *norm(x.clone(), residual.clone()), norm(rows)]
     for one, other in zip(found, expected, strict=True):
@@ -94,3 +106,4 @@ def test_norms_give_vllm_s_numbers() -> None:
     norm.weight = torch.nn.Parameter(2 * norm.weight.data)
     assert torch.allclose(norm(x).float(), 2 * found[0].float(), rtol=2**-7)
     assert plain(heads).dtype == torch.bfloat16
+    assert odd(torch.ones(1, 20)).tolist() == [[pytest.approx(1.0)] * 20]

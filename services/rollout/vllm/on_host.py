@@ -15,6 +15,8 @@ import torch
 PART_ENTRIES = 256
 """Entries of the vocabulary in a part of `draw`, at most."""
 LOG2_E = math.log2(math.e)
+VECTOR = 8
+"""vLLM's norms in C take widths that are a multiple of it."""
 
 
 def draw(logits_NV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,10 +43,12 @@ def draw(logits_NV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _first_above(cumulative: torch.Tensor, wanted_N1: torch.Tensor) -> torch.Tensor:
     """The place of each row's first entry above its number, or above the last of the smaller ones where rounding made
-    the number too large: int64 [N, 1]."""
+    the number too large: int64 [N, 1]. The last place where it is no number: the controller names whose
+    log-probabilities are not finite."""
     last_N1 = cumulative[:, -1:]
     largest_N1 = torch.nextafter(last_N1, torch.zeros_like(last_N1))
-    return torch.searchsorted(cumulative, torch.minimum(wanted_N1, largest_N1), right=True)
+    places_N1 = torch.searchsorted(cumulative, torch.minimum(wanted_N1, largest_N1), right=True)
+    return places_N1.clamp_(max=cumulative.shape[1] - 1)
 
 
 def without_ranks(logprobs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -81,8 +85,10 @@ def install_norms(model: torch.nn.Module) -> None:
     """In the place of vLLM's RMSNorm, not of its kinds for other families."""
     from vllm.model_executor.layers.layernorm import RMSNorm
 
-    for module in model.modules():
-        if type(module) is RMSNorm and module.has_weight and module.variance_size_override is None:
+    modules: list[Any] = [*model.modules()]
+    for module in modules:
+        is_plain = type(module) is RMSNorm and module.variance_size_override is None
+        if is_plain and module.has_weight and module.hidden_size % VECTOR == 0:
             module._forward_method = partial(_norm, module, module._forward_method)
 
 
@@ -91,12 +97,14 @@ def _norm(
 ) -> Any:
     """As vLLM does it on accelerators: with a residual both tensors are written."""
     weight, epsilon = module.weight, module.variance_epsilon
-    # Its C reads rows one after the other, whatever their strides.
-    if x.dtype != weight.dtype or not x.is_contiguous():
+    if x.dtype != weight.dtype:
         return original(x, residual)
     if residual is None:
+        x = x.contiguous()  # its C knows no strides
         out = torch.empty_like(x)
         torch.ops._C.rms_norm(out, x, weight, epsilon)
         return out
+    if not (x.is_contiguous() and residual.is_contiguous()):
+        return original(x, residual)
     torch.ops._C.fused_add_rms_norm(x, residual, weight, epsilon)
     return x, residual

@@ -74,6 +74,8 @@ def set_environment(config: RunConfig, on_host: bool) -> None:
             "TORCHDYNAMO_DISABLE": "1",
             "OMP_NUM_THREADS": str(config.rollout.threads),
         }
+        # vLLM refuses a connector beside expandable segments, of which there are none on a host.
+        os.environ.pop("PYTORCH_CUDA_ALLOC_CONF", None)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 
@@ -171,8 +173,9 @@ def engine_arguments(
             "block_size": BLOCK_TOKENS,
             "kv_cache_memory_bytes": int(rollout.kv_cache_gib * 2**30),
         }
-        # vLLM reports no experts beside a connector.
-        if rollout.prefix_cache and not config.trainer.router.replay:
+        # Beside a connector vLLM reports no experts, and takes embeddings of images for prompts.
+        has_connector = not (config.trainer.router.replay or takes_images(config.model.path))
+        if rollout.prefix_cache and has_connector:
             from vllm.config import KVTransferConfig
 
             arguments["kv_transfer_config"] = KVTransferConfig(

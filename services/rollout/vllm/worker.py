@@ -65,7 +65,9 @@ class WorkerExtension:
         """On the host, before the first request; see `on_host`."""
         from services.rollout.vllm.on_host import install_norms, install_sampler
 
-        install_sampler(self.model_runner.sampler.topk_topp_sampler)
+        # vLLM's second model runner has one sampler only.
+        if inner := getattr(self.model_runner.sampler, "topk_topp_sampler", None):
+            install_sampler(inner)
         install_norms(self.model_runner.get_model())
 
     def install_fast_adapters(self) -> None:
