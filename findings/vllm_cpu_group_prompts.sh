@@ -53,7 +53,7 @@ if __name__ == "__main__":
     main()
 END
 answer() {
-    VLLM_NO_USAGE_STATS=1 "$dir/venv/bin/python" "$dir/engine.py" "$dir/model" "$@" 2>"$dir/errors" | tail -1
+    VLLM_NO_USAGE_STATS=1 "$dir/venv/bin/python" "$dir/engine.py" "$dir/model" "$@" 2>"$dir/errors" | grep "^prefix caching"
 }
 plain=$(answer)
 small=$(answer 32)
