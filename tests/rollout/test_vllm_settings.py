@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 
 from services.rollout.vllm.ascend import check_processor
-from services.rollout.vllm.settings import check_environment, engine_arguments, is_eager
+from services.rollout.vllm.settings import (
+    check_environment,
+    engine_arguments,
+    is_eager,
+    set_environment,
+)
 from tests.configs import configure
 from tests.tiny_vision import write_tiny_vision
 from trimaran.errors import InputError
@@ -40,6 +45,21 @@ def test_only_an_npu_is_asked_to_keep_weights_out_of_nz():
     assert engine_arguments(CONFIG, NPU, None)["additional_config"] == {"weight_nz_mode": 0}
     for device in (CUDA, CPU):
         assert "additional_config" not in engine_arguments(CONFIG, device, None)
+
+
+def test_prompts_are_shared_to_their_end_on_a_host_alone(tmp_path):
+    assert engine_arguments(CONFIG, CPU, None)["kv_transfer_config"].kv_connector == "SharedTails"
+    pictured = configure(model={"path": str(write_tiny_vision(tmp_path / "model"))})
+    uncached = configure(rollout={"prefix_cache": False})
+    for config, device in ((CONFIG, NPU), (CONFIG, CUDA), (pictured, CPU), (uncached, CPU)):
+        assert "kv_transfer_config" not in engine_arguments(config, device, None)
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_a_trainer_s_expandable_segments_do_not_keep_a_host_from_starting(monkeypatch, on_host):
+    monkeypatch.setattr(os, "environ", {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+    set_environment(CONFIG, on_host)
+    assert ("PYTORCH_CUDA_ALLOC_CONF" in os.environ) is not on_host
 
 
 @pytest.mark.parametrize("tensor_parallel", [1, 2])

@@ -18,6 +18,7 @@ from services.rollout.vllm.shared_tails import BlockCopies, SharedTails
 
 BLOCK = 32
 PROMPT = tuple(range(70))
+SIZES: dict[str, Any] = {"num_kv_heads": 1, "head_size": 64, "dtype": torch.bfloat16}
 
 
 @dataclass
@@ -50,8 +51,7 @@ class Blocks:
 
 
 def connector(*specs: Any) -> SharedTails:
-    sizes: dict[str, Any] = {"num_kv_heads": 1, "head_size": 64, "dtype": torch.bfloat16}
-    specs = specs or (FullAttentionSpec(block_size=BLOCK, **sizes),)
+    specs = specs or (FullAttentionSpec(block_size=BLOCK, **SIZES),)
     groups = [SimpleNamespace(kv_cache_spec=spec) for spec in specs]
     config: Any = SimpleNamespace(kv_transfer_config=SimpleNamespace())
     cache: Any = SimpleNamespace(kv_cache_groups=groups)
@@ -173,9 +173,8 @@ def test_nothing_is_shared_of_images_and_other_kinds_of_cache(first: Waiting) ->
     pictured = [Waiting(str(number), mm_features=["image"]) for number in range(2)]
     tails = connector()
     assert all(schedule(tails, one, 0, [1, 2, 3]) for one in pictured)
-    sizes: dict[str, Any] = {"num_kv_heads": 1, "head_size": 64, "dtype": torch.bfloat16}
-    window = SlidingWindowSpec(block_size=BLOCK, sliding_window=64, **sizes)
-    for specs in ((window,), (FullAttentionSpec(block_size=BLOCK, **sizes), window)):
+    window = SlidingWindowSpec(block_size=BLOCK, sliding_window=64, **SIZES)
+    for specs in ((window,), (FullAttentionSpec(block_size=BLOCK, **SIZES), window)):
         tails = connector(*specs)
         assert all(schedule(tails, Waiting(str(number)), 0, [1, 2, 3]) for number in range(2))
 

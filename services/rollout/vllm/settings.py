@@ -162,7 +162,8 @@ def engine_arguments(
         from vllm.config import WeightTransferConfig
 
         arguments["weight_transfer_config"] = WeightTransferConfig(backend=transfer)
-    if takes_images(config.model.path):
+    has_images = takes_images(config.model.path)
+    if has_images:
         from services.rollout.vllm.images import image_arguments
 
         arguments |= image_arguments(config)
@@ -174,8 +175,7 @@ def engine_arguments(
             "kv_cache_memory_bytes": int(rollout.kv_cache_gib * 2**30),
         }
         # Beside a connector vLLM reports no experts, and takes embeddings of images for prompts.
-        has_connector = not (config.trainer.router.replay or takes_images(config.model.path))
-        if rollout.prefix_cache and has_connector:
+        if rollout.prefix_cache and not (config.trainer.router.replay or has_images):
             from vllm.config import KVTransferConfig
 
             arguments["kv_transfer_config"] = KVTransferConfig(

@@ -19,30 +19,34 @@ def rotate(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> t
 
 
 class _Rotation(torch.autograd.Function):
-    """In three operations each way, where autograd makes six and ten of it: a tenth of attention's time on a CPU."""
+    """In three operations each way, fewer than autograd's: 2% of a step on a CPU."""
 
     @staticmethod
     def forward(
         ctx: Any, x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor
     ) -> torch.Tensor:
         ctx.save_for_backward(cos_ND, sin_ND)
-        of_second, of_first = sin_ND[:, None].chunk(2, dim=-1)
-        return _turn(x_NHD, cos_ND, -of_second, of_first)
+        return _turn(x_NHD, cos_ND, *sin_ND[:, None].chunk(2, dim=-1))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         cos_ND, sin_ND = ctx.saved_tensors
-        of_second, of_first = sin_ND[:, None].chunk(2, dim=-1)
-        return _turn(gradients[0], cos_ND, of_first, -of_second), None, None
+        first, second = sin_ND[:, None].chunk(2, dim=-1)
+        return _turn(gradients[0], cos_ND, second, first, sign=-1), None, None
 
 
 def _turn(
-    x_NHD: torch.Tensor, cos_ND: torch.Tensor, of_second: torch.Tensor, of_first: torch.Tensor
+    x_NHD: torch.Tensor,
+    cos_ND: torch.Tensor,
+    of_second: torch.Tensor,
+    of_first: torch.Tensor,
+    sign: int = 1,
 ) -> torch.Tensor:
-    """x times the cosines; the first half gets `of_second` times the second one, the second the other way."""
+    """x times the cosines; `of_second` times the second half is taken from the first, `of_first` times the first added
+    to the second; the other way with sign -1."""
     first, second = x_NHD.chunk(2, dim=-1)
     out = x_NHD * cos_ND[:, None]
     to_first, to_second = out.chunk(2, dim=-1)
-    to_first.addcmul_(second, of_second)
-    to_second.addcmul_(first, of_first)
+    to_first.addcmul_(second, of_second, value=-sign)
+    to_second.addcmul_(first, of_first, value=sign)
     return out
