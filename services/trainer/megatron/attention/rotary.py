@@ -26,7 +26,8 @@ class _Rotation(torch.autograd.Function):
         ctx: Any, x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor
     ) -> torch.Tensor:
         ctx.save_for_backward(cos_ND, sin_ND)
-        return _turn(x_NHD, cos_ND, *sin_ND[:, None].chunk(2, dim=-1))
+        first, second = sin_ND[:, None].chunk(2, dim=-1)
+        return _turn(x_NHD, cos_ND, first, second)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
