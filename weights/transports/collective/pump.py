@@ -31,7 +31,7 @@ from weights.transports.streams import Stream
 from weights.version.layout import buckets
 
 NUM_BUCKETS = IN_FLIGHT + 1
-"""The buckets of one end: those that travel, and one that is copied meanwhile."""
+"""The buckets of one end, at most: those that travel, and one that is copied meanwhile."""
 
 
 @dataclass(slots=True)
@@ -64,13 +64,15 @@ class Pump:
         bucket_bytes: int,
         device: Device,
         index: int,
+        in_flight: int,
         start: Callable[[torch.Tensor], Any],
         wait: Callable[[Callable[[], bool]], None],
     ) -> None:
-        """`start` begins a broadcast and gives its work. `wait` returns once what it is given is True,
-        and raises when the transfer is to end."""
+        """`in_flight`: broadcasts under way at a time, at most IN_FLIGHT. `start` begins one and gives its work.
+        `wait` returns once what it is given is True, and raises when the transfer is to end."""
         self._stream, self._bucket_bytes = stream, bucket_bytes
         self._device, self._index = device, index
+        self._in_flight = in_flight
         self._start, self._wait = start, wait
         self._buckets: list[torch.Tensor | None] = [None] * NUM_BUCKETS
         self._travelling: deque[_Load] = deque()
@@ -93,17 +95,17 @@ class Pump:
         """`finish(work)` returns once a broadcast has ended."""
         self._await(self._prepared)
         waiting: deque[_Load] = deque()
-        for load in self._loads(free=lambda: self._end_oldest(finish, at_most=IN_FLIGHT - 1)):
+        for load in self._loads(free=lambda: self._end_oldest(finish, at_most=self._in_flight - 1)):
             if load.in_place:
                 self._copies.append(_done())
             else:
                 read = partial(self._stream.read, load.start, load.end, load.tensor)
                 self._copies.append(self._thread.submit(read))
             waiting.append(load)
-            if len(waiting) == IN_FLIGHT:
+            if len(waiting) == self._in_flight:
                 self._begin_copied(waiting.popleft())
         while waiting:
-            self._end_oldest(finish, at_most=IN_FLIGHT - 1)
+            self._end_oldest(finish, at_most=self._in_flight - 1)
             self._begin_copied(waiting.popleft())
         self._end_oldest(finish, at_most=0)
 
@@ -123,9 +125,9 @@ class Pump:
 
         self._await(self._prepared)
         # A bucket is free again once what came in it before lies in the buffer.
-        for load in self._loads(free=lambda: self._await_copies(at_most=NUM_BUCKETS - IN_FLIGHT)):
+        for load in self._loads(free=lambda: self._await_copies(at_most=1)):
             self._begin(load)
-            end_oldest(at_most=IN_FLIGHT - 1)
+            end_oldest(at_most=self._in_flight - 1)
         end_oldest(at_most=0)
         self._await_copies(at_most=0)
 

@@ -10,6 +10,7 @@ import torch
 from tests.weight_sync.accelerators import StandIn
 from tests.weight_sync.ends import CPU, LONG, until
 from trimaran.types import TensorInfo
+from weights.transports.collective.process_groups import IN_FLIGHT
 from weights.transports.collective.pump import NUM_BUCKETS, Pump
 from weights.transports.streams import Stream
 from weights.version.layout import make_layout
@@ -72,7 +73,9 @@ class Link:
 class End:
     """One end in a thread of its own."""
 
-    def __init__(self, device: Any, *, copies: bool, link: bool, is_sender: bool) -> None:
+    def __init__(
+        self, device: Any, *, copies: bool, link: bool, is_sender: bool, in_flight: int = IN_FLIGHT
+    ) -> None:
         """`copies`, `link`: whether all of their gates are open."""
         self.value = torch.arange(LAYOUT.num_bytes).to(torch.uint8)
         self.buffer = self.value.clone() if is_sender else torch.zeros_like(self.value)
@@ -82,7 +85,7 @@ class End:
         self.raised: list[Exception] = []
         stream = SlowStream(self.buffer, self.copies)
         self.is_given_up = False
-        self.pump = Pump(stream, SPAN, device, 0, self.link.start, self._wait)
+        self.pump = Pump(stream, SPAN, device, 0, in_flight, self.link.start, self._wait)
         self._is_sender = is_sender
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -144,6 +147,19 @@ def test_a_sender_copies_the_next_bucket_while_two_travel():
     end.end()
     assert end.link.gates.seen == list(range(NUM_SPANS))
     assert torch.equal(torch.cat(end.link.sent[-1:]), end.value[-SPAN:])
+
+
+@pytest.mark.parametrize("is_sender", [True, False], ids=["sender", "receiver"])
+def test_one_bucket_at_a_time_travels_where_that_is_asked(is_sender):
+    end = End(CPU, copies=True, link=False, is_sender=is_sender, in_flight=1)
+    until(lambda: end.link.gates.seen == [0])
+    settle()
+    assert end.link.gates.seen == [0]
+    end.link.gates.num_open = 1
+    until(lambda: end.link.gates.seen == [0, 1])
+    end.end()
+    assert end.link.gates.seen == list(range(NUM_SPANS))
+    assert is_sender or torch.equal(end.buffer, end.value)
 
 
 @pytest.mark.parametrize("device", [CPU, StandIn()], ids=["host", "device"])
