@@ -3,7 +3,8 @@
 A layer is loaded by vLLM's own code, which may pack, transpose or quantise what it is given, or keep
 something that it has derived from it. Only where its type says that it does nothing of the kind is
 written into the parameter: the elements that changed, or all of them, block by block out of the shadow,
-with nothing put together on the host. For any other vLLM's own code is asked.
+with nothing put together on the host. A linear layer that has its weight in packed form alone, for the host's
+processor, is packed again by vLLM's own method. For any other vLLM's own code is asked.
 
 Everything that can be looked up or copied before is done while the engine generates, so that the
 pause holds the writes alone.
@@ -13,12 +14,15 @@ P: changed elements of one tensor on this rank.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import (
     ParallelLMHead,
     VocabParallelEmbedding,
@@ -57,11 +61,16 @@ class ParameterPart:
     start: int
     stop: int
     """Along that axis."""
+    layer: Any = None
+    """That is packed; `part` is then one of its whole weight on the device "meta"."""
 
     def prepare(self, new: ChangedTensor | StoredTensor) -> Sequence[Write | BlockCopy]:
-        """Raises InputError for a part that is no union of the blocks that are there."""
+        """Raises InputError for a part that is no union of the blocks that are there, and InternalError for
+        single elements of a packed layer."""
         if isinstance(new, StoredTensor):
             return [self._copy(new.info.axis, *run) for run in new.within(self.start, self.stop)]
+        if self.layer is not None:
+            raise InternalError(f"{self.name} is packed for the host's processor")
         positions_P, values_P = new.within(self.start, self.stop)
         if not len(positions_P):
             return []
@@ -108,6 +117,25 @@ class BlockCopy:
         self.to.copy_(self.block)
 
 
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """The whole weight of a packed layer. It is put together in the pause, so that one exists at a time."""
+
+    layer: Any
+    copies: list[BlockCopy]
+
+    def make(self) -> None:
+        whole = torch.empty(packed_shape(self.layer), dtype=self.layer.params_dtype)
+        for copy in self.copies:
+            to = copy.to
+            BlockCopy(
+                whole.as_strided(to.shape, to.stride(), to.storage_offset()), copy.block
+            ).make()
+        packed = SimpleNamespace(weight=whole)
+        self.layer.quant_method.process_weights_after_loading(packed)
+        self.layer.cpu_linear = packed.cpu_linear
+
+
 class Writes:
     """All of one version's.
 
@@ -135,6 +163,7 @@ class Writes:
         """Elements by parameter, of those that nothing is prepared for yet."""
         self._left = iter(new)
         self._prepared: list[Write | BlockCopy] = []
+        self._packed: dict[str, PackedWeight] = {}
 
     def prepare(self, seconds: float) -> bool:
         """For about so many seconds; True once all are prepared. Nothing is written.
@@ -145,7 +174,12 @@ class Writes:
         deadline = time.monotonic() + seconds
         for new in self._left:
             target = self._targets.find(new.info)
-            self._prepared += target.prepare(new)  # of another rank's part there is nothing
+            found = target.prepare(new)  # of another rank's part there is nothing
+            if target.layer is None:
+                self._prepared += found
+            else:
+                weight = PackedWeight(target.layer, [])
+                self._packed.setdefault(target.name, weight).copies.extend(found)
             self._are_heads_stale |= target.name in self._vocabularies
             if target.name in self._missing:
                 self._missing[target.name] -= target.part.numel()
@@ -157,7 +191,7 @@ class Writes:
 
     def make(self) -> None:
         """After an error it is unknown how far it came; a load of a whole version puts it right."""
-        for write in self._prepared:
+        for write in (*self._prepared, *self._packed.values()):
             write.make()
         if self._are_heads_stale:
             pack(self._heads)
@@ -176,6 +210,8 @@ def _sizes(model: torch.nn.Module) -> dict[str, int]:
     """Elements of each parameter that a version has; a vocabulary is padded."""
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     for path, module in model.named_modules():
+        if is_packed(module):
+            sizes[f"{path}.weight"] = math.prod(packed_shape(module))
         if isinstance(module, VocabParallelEmbedding) and f"{path}.weight" in sizes:
             indices = module.shard_indices
             num_rows = indices.org_vocab_end_index - indices.org_vocab_start_index
@@ -207,8 +243,11 @@ def find_part(finder: Finder, tensor: TensorInfo) -> ParameterPart:
     place = finder.find(tensor.name)
     if why := _why_not_plain(place):
         raise InternalError(f"{tensor.name}: lies in {place.path}, {why}")
+    layer = place.module if is_packed(place.module) and place.parameter == "weight" else None
     try:
         part = place.values.detach()
+        if layer is not None:
+            part = torch.empty(packed_shape(layer), dtype=layer.params_dtype, device="meta")
     except AttributeError:
         raise InternalError(f"{tensor.name}: {place.path} has no {place.parameter}") from None
     held = locate(place, tensor)
@@ -220,7 +259,7 @@ def find_part(finder: Finder, tensor: TensorInfo) -> ParameterPart:
         part = part[(slice(None),) * held.axis + (here,)]
     if list(part.shape) != shape or not part.is_contiguous():
         raise InternalError(f"{tensor.name}: lies in {place.path} in another form")
-    return ParameterPart(f"{place.path}.{place.parameter}", part, start, stop)
+    return ParameterPart(f"{place.path}.{place.parameter}", part, start, stop, layer)
 
 
 def _why_not_plain(place: ParameterPlace) -> str | None:
@@ -235,10 +274,26 @@ def _why_not_plain(place: ParameterPlace) -> str | None:
     if getattr(module, FLOAT32_COPY, False):
         return "which keeps its weight in float32, too"
     linear = getattr(module, "cpu_linear", torch.nn.functional.linear)
-    # An output layer is packed again after every load; see `pack`.
-    if linear is not torch.nn.functional.linear and not isinstance(module, ParallelLMHead):
+    # An output layer is packed again after every load; see `pack`. An embedding looks up in its weight alone.
+    is_kept = linear is torch.nn.functional.linear or isinstance(module, VocabParallelEmbedding)
+    if not is_kept and not is_packed(module):
         return "which is packed for the host's processor"
     return None
+
+
+def is_packed(module: Any) -> bool:
+    """Whether vLLM has packed a linear layer's weight, and dropped the weight itself. Not of an output layer."""
+    return (
+        isinstance(module, LinearBase)
+        and hasattr(module, "cpu_linear")
+        and not module.weight.numel()
+    )
+
+
+def packed_shape(layer: Any) -> tuple[int, int]:
+    """[output features, input features] on this rank; a replicated layer has no parts."""
+    outputs = getattr(layer, "output_size_per_partition", layer.output_size)
+    return outputs, getattr(layer, "input_size_per_partition", layer.input_size)
 
 
 def _is_plain(method: type) -> bool:
@@ -246,12 +301,14 @@ def _is_plain(method: type) -> bool:
     return method in PLAIN_METHODS or (method.__module__, method.__qualname__) == ASCEND_LINEAR
 
 
-def find_heads(model: torch.nn.Module) -> list[ParallelLMHead]:
-    """Output layers."""
-    return [module for module in model.modules() if isinstance(module, ParallelLMHead)]
+def find_heads(model: torch.nn.Module) -> list[VocabParallelEmbedding]:
+    """Output layers; in some of vLLM's models the embedding is one itself."""
+    vocabularies = [m for m in model.modules() if isinstance(m, VocabParallelEmbedding)]
+    own = getattr(model, "lm_head", None)
+    return [one for one in vocabularies if one is own or isinstance(one, ParallelLMHead)]
 
 
-def pack(heads: Iterable[ParallelLMHead]) -> None:
+def pack(heads: Iterable[VocabParallelEmbedding]) -> None:
     """As the last of every load.
 
     An output layer that is tied to the embedding is not loaded itself. On the host it keeps a

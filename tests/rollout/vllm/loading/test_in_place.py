@@ -143,6 +143,58 @@ def test_a_whole_version_is_written_where_its_parameters_lie() -> None:
     assert torch.equal(norm, value)
 
 
+def packed_model() -> tuple[Module, Any]:
+    """Its only layer, too: fused of three outputs and two, and packed as vLLM does it on a host."""
+    from vllm.model_executor.layers.linear import (
+        MergedColumnParallelLinear,
+        UnquantizedLinearMethod,
+    )
+
+    kind = MergedColumnParallelLinear
+    layer: Any = kind.__new__(kind)
+    Module.__init__(layer)
+    layer.tp_rank, layer.tp_size, layer.output_sizes = 0, 1, [3, 2]
+    layer.output_size_per_partition, layer.input_size_per_partition = 5, 4
+    layer.output_size, layer.input_size = 5, 4
+    layer.params_dtype, layer.quant_method = torch.float32, UnquantizedLinearMethod()
+    layer.weight = Parameter(torch.ones(5, 4), requires_grad=False)
+    layer.quant_method.process_weights_after_loading(layer)
+    if layer.weight.numel():
+        pytest.skip("vllm does not pack on this host")
+    model, mlp = Module(), Module()
+    mlp.add_module("gate_up_proj", layer)
+    model.add_module("mlp", mlp)
+    return model, layer
+
+
+def test_a_packed_layer_is_packed_again_out_of_all_its_parts() -> None:
+    model, layer = packed_model()
+    gate, up = torch.arange(12.0).view(3, 4), -torch.arange(8.0).view(2, 4)
+    shadow = whole({"mlp.gate_proj.weight": gate, "mlp.up_proj.weight": up})
+    worker = preparing(model, shadow.description(), shadow.path)
+    assert worker.prepare_writes(1.0) == ("", True)
+    rows = torch.eye(4)
+    assert layer.quant_method.apply(layer, rows).eq(1).all()
+    worker.make_writes()
+    assert torch.equal(layer.quant_method.apply(layer, rows), torch.cat([gate, up]).t())
+
+
+def test_a_packed_layer_that_lacks_a_part_is_not_packed_again() -> None:
+    model, _ = packed_model()
+    shadow = whole({"mlp.gate_proj.weight": torch.ones(3, 4)})
+    worker = preparing(model, shadow.description(), shadow.path)
+    why, is_ready = worker.prepare_writes(1.0)
+    assert "mlp.gate_up_proj.weight, or a part" in why and not is_ready
+
+
+def test_single_elements_of_a_packed_layer_cannot_be_replaced() -> None:
+    model, _ = packed_model()
+    changes, description = changes_of(replace(NORM, name="mlp.gate_proj.weight"))
+    why, is_ready = preparing(model, description).prepare_writes(1.0)
+    assert "mlp.gate_up_proj.weight is packed for the host's processor" in why and not is_ready
+    assert changes.counts
+
+
 @pytest.mark.parametrize("lacks", ["a parameter", "a part"])
 def test_a_version_that_lacks_something_is_not_written(lacks: str) -> None:
     """vLLM's own loader says what, and nothing is live then."""
