@@ -65,12 +65,9 @@ class ParameterPart:
     """That is packed; `part` is then one of its whole weight on the device "meta"."""
 
     def prepare(self, new: ChangedTensor | StoredTensor) -> Sequence[Write | BlockCopy]:
-        """Raises InputError for a part that is no union of the blocks that are there, and InternalError for
-        single elements of a packed layer."""
+        """Raises InputError for a part that is no union of the blocks that are there."""
         if isinstance(new, StoredTensor):
-            return [self._copy(new.info.axis, *run) for run in new.within(self.start, self.stop)]
-        if self.layer is not None:
-            raise InternalError(f"{self.name} is packed for the host's processor")
+            return self.copies(new)
         positions_P, values_P = new.within(self.start, self.stop)
         if not len(positions_P):
             return []
@@ -83,6 +80,10 @@ class ParameterPart:
         new_part = self.part.clone()
         replace(write, flat=new_part.view(-1)).make()
         return [BlockCopy(self.part, new_part)]
+
+    def copies(self, new: StoredTensor) -> list[BlockCopy]:
+        """Raises InputError as `prepare` does."""
+        return [self._copy(new.info.axis, *run) for run in new.within(self.start, self.stop)]
 
     def _copy(self, axis: int, first: int, block: torch.Tensor) -> BlockCopy:
         if not block.ndim:
@@ -174,12 +175,13 @@ class Writes:
         deadline = time.monotonic() + seconds
         for new in self._left:
             target = self._targets.find(new.info)
-            found = target.prepare(new)  # of another rank's part there is nothing
             if target.layer is None:
-                self._prepared += found
-            else:
+                self._prepared += target.prepare(new)  # of another rank's part there is nothing
+            elif isinstance(new, StoredTensor):
                 weight = PackedWeight(target.layer, [])
-                self._packed.setdefault(target.name, weight).copies.extend(found)
+                self._packed.setdefault(target.name, weight).copies.extend(target.copies(new))
+            else:
+                raise InternalError(f"{target.name} is packed for the host's processor")
             self._are_heads_stale |= target.name in self._vocabularies
             if target.name in self._missing:
                 self._missing[target.name] -= target.part.numel()
@@ -281,13 +283,10 @@ def _why_not_plain(place: ParameterPlace) -> str | None:
     return None
 
 
-def is_packed(module: Any) -> bool:
+def is_packed(module: torch.nn.Module) -> bool:
     """Whether vLLM has packed a linear layer's weight, and dropped the weight itself. Not of an output layer."""
-    return (
-        isinstance(module, LinearBase)
-        and hasattr(module, "cpu_linear")
-        and not module.weight.numel()
-    )
+    weight: Any = getattr(module, "weight", None)
+    return isinstance(module, LinearBase) and hasattr(module, "cpu_linear") and not weight.numel()
 
 
 def packed_shape(layer: Any) -> tuple[int, int]:
