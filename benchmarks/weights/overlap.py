@@ -16,6 +16,7 @@ import torch
 
 from trimaran.types import TensorInfo
 from weights.transports.collective.group_carrier import DIGEST_THREADS
+from weights.transports.collective.process_groups import IN_FLIGHT
 from weights.transports.collective.pump import Pump
 from weights.transports.streams import Stream
 from weights.version.digest import digest_tensor
@@ -116,7 +117,7 @@ class Overlap:
     def _take_overlapped(self, link: _Clock, bus: _Clock) -> None:
         device: Any = _Device()
         stream = _Stream(self._layout, self._shadow, bus)
-        pump = Pump(stream, BUCKET_BYTES, device, 0, link.start, _wait)
+        pump = Pump(stream, BUCKET_BYTES, device, 0, IN_FLIGHT, link.start, _wait)
         with ThreadPoolExecutor(DIGEST_THREADS) as threads:
 
             def arrived(end: int) -> None:

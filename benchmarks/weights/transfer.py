@@ -30,7 +30,7 @@ from weights.version.manifest import num_bytes
 ROUNDS = 15
 RAW_BUCKETS = {"in our buckets": BUCKET_BYTES, "in one piece": 1 << 40}
 IDLE_SECONDS = 0.5
-"""Before each transfer, as between two versions: a connection that has just been busy is a fifth faster under BBR."""
+"""Before each transfer, so that none feels what the one before it has left to do."""
 SENDER_CORES, RECEIVER_CORES = (0,), (1,)
 
 

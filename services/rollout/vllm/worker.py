@@ -165,7 +165,8 @@ class WorkerExtension:
 
     def pack_heads(self) -> None:
         """The last of every whole load, once the layerwise reload has ended, also where vLLM ran it."""
-        from services.rollout.vllm.loading.in_place import find_heads, pack
+        from services.rollout.vllm.loading.in_place import pack
+        from services.rollout.vllm.loading.modules import find_heads
 
         pack(find_heads(self.model_runner.get_model()))
 

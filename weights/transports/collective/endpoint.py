@@ -302,7 +302,7 @@ class Collective:
                 self._drain(pump.works, deadline)
 
     def _in_flight(self, stream: Stream) -> int:
-        """Between two hosts the kernel's buffers keep the link busy, and a second broadcast would only hold up the
+        """Between two ends the kernel's buffers keep the link busy, and a second broadcast would only hold up the
         first. With more receivers one passes a bucket on while the next one comes."""
         is_pair = self._device.on_host and self.group.world_size == 2
         return 1 if is_pair and stream.view(0, stream.num_bytes) is not None else IN_FLIGHT
@@ -325,14 +325,13 @@ class Collective:
         options.rootRank, options.rootTensor = SENDER, 0
         options.timeout = _left(deadline)
         work = self._process_group.broadcast([tensor], options)
-        return GlooWork(work, deadline) if self._device.on_host else work
+        return GlooWork(work) if self._device.on_host else work
 
     def _wait(self, work: Any, deadline: float) -> None:
-        """Looked at again and again instead of waited for inside torch.
+        """Not inside torch: an accelerator's wait() only queues, and the copy after it would block
+        for ever; and a thread that is inside torch when the process ends brings it down with an abort.
 
-        An accelerator's wait() only queues, and the copy after it would block
-        for ever; and a thread that is inside torch when the process ends
-        brings it down with an abort. Raises RuntimeError when the work has failed.
+        Raises RuntimeError when the work has failed.
         """
         if self._device.on_host:
             self._drain([work], deadline)

@@ -12,18 +12,17 @@ import time
 import weakref
 from typing import Any
 
-EXIT_SECONDS = 5.0
-"""What gloo may take beyond the deadline of a broadcast while the process ends."""
+EXIT_SECONDS = 15.0
+"""What gloo may take to end its broadcasts while the process ends; launchers wait as long."""
 EXIT_POLL_SECONDS = 0.01
 
 
 class GlooWork:
-    def __init__(self, work: Any, deadline: float) -> None:
-        """`work`: as torch's group has begun it. `deadline`: gloo's own for it, time.monotonic()."""
-        self.deadline = deadline
+    def __init__(self, work: Any) -> None:
+        """`work`: as torch's group has begun it. Raises RuntimeError while the process ends."""
         self._work = work
         self._ended = threading.Event()
-        _MADE.add(self)
+        _UNDER_WAY.add(self)
         work.get_future().add_done_callback(self._note_end)
 
     def is_completed(self) -> bool:
@@ -47,13 +46,29 @@ class GlooWork:
         self._ended.set()
 
 
-_MADE: weakref.WeakSet[GlooWork] = weakref.WeakSet()
+class _UnderWay:
+    """The works of this process."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._works: weakref.WeakSet[GlooWork] = weakref.WeakSet()
+        self._is_leaving = False
 
-@atexit.register
-def _wait_for_all() -> None:
-    """A call from gloo's thread into an interpreter that is going down would end the process with an abort."""
-    for work in list(_MADE):
-        last = max(work.deadline, time.monotonic()) + EXIT_SECONDS
-        while not work.is_left_by_gloo and time.monotonic() < last:
+    def add(self, work: GlooWork) -> None:
+        with self._lock:
+            if self._is_leaving:
+                raise RuntimeError("this process is ending")
+            self._works.add(work)
+
+    def leave(self) -> None:
+        """A call from gloo's thread into an interpreter that is going down would end the process with an abort."""
+        with self._lock:
+            self._is_leaving = True
+            works = list(self._works)
+        deadline = time.monotonic() + EXIT_SECONDS
+        while time.monotonic() < deadline and not all(work.is_left_by_gloo for work in works):
             time.sleep(EXIT_POLL_SECONDS)
+
+
+_UNDER_WAY = _UnderWay()
+atexit.register(_UNDER_WAY.leave)

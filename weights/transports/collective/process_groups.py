@@ -32,7 +32,7 @@ from torch.distributed import ProcessGroupGloo
 from trimaran.types import TransferGroup
 
 IN_FLIGHT = 2
-"""Buckets under way at the same time: one is copied or digested while the other travels."""
+"""Buckets under way at the same time, at most: one is copied or digested while the other travels."""
 WATCHDOG_MARGIN = timedelta(minutes=10)
 """Our own deadline and abort come before those of an accelerator group's watchdog."""
 SPARE_PROCESS = "2"

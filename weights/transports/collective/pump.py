@@ -51,7 +51,7 @@ class Pump:
 
     Example:
 
-        pump = Pump(stream, 64 << 20, device, 0, start=broadcast, wait=wait_for)
+        pump = Pump(stream, 64 << 20, device, 0, IN_FLIGHT, start=broadcast, wait=wait_for)
         try:
             pump.receive(arrived=lambda end: print(end))
         finally:

@@ -23,15 +23,13 @@ from typing import Any
 
 import torch
 from vllm.model_executor.layers.linear import LinearBase
-from vllm.model_executor.layers.vocab_parallel_embedding import (
-    ParallelLMHead,
-    VocabParallelEmbedding,
-)
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from services.rollout.vllm.loading.modules import (
     PLAIN_METHODS,
     Finder,
     ParameterPlace,
+    find_heads,
     locate,
     span,
 )
@@ -110,7 +108,7 @@ class BlockCopy:
     """A copy of this rank's blocks of one tensor, as far as they lie in a row."""
 
     to: torch.Tensor
-    """A view of the parameter."""
+    """A view of the parameter; of a packed layer's, of one on the device "meta"."""
     block: torch.Tensor
     """It has the same shape, and lies on the host or beside the parameter."""
 
@@ -132,8 +130,11 @@ class PackedWeight:
             BlockCopy(
                 whole.as_strided(to.shape, to.stride(), to.storage_offset()), copy.block
             ).make()
-        packed = SimpleNamespace(weight=whole)
+        # A copy of the bias may be packed as well.
+        packed = SimpleNamespace(weight=whole, bias=getattr(self.layer, "bias", None))
         self.layer.quant_method.process_weights_after_loading(packed)
+        if packed.weight.numel():
+            raise InternalError("a layer was not packed again; the log of vllm says why")
         self.layer.cpu_linear = packed.cpu_linear
 
 
@@ -276,7 +277,7 @@ def _why_not_plain(place: ParameterPlace) -> str | None:
     if getattr(module, FLOAT32_COPY, False):
         return "which keeps its weight in float32, too"
     linear = getattr(module, "cpu_linear", torch.nn.functional.linear)
-    # An output layer is packed again after every load; see `pack`. An embedding looks up in its weight alone.
+    # An output layer is packed again after every load, and so is an embedding that is one; see `pack`.
     is_kept = linear is torch.nn.functional.linear or isinstance(module, VocabParallelEmbedding)
     if not is_kept and not is_packed(module):
         return "which is packed for the host's processor"
@@ -298,13 +299,6 @@ def packed_shape(layer: Any) -> tuple[int, int]:
 def _is_plain(method: type) -> bool:
     """These alone: a subclass may keep more."""
     return method in PLAIN_METHODS or (method.__module__, method.__qualname__) == ASCEND_LINEAR
-
-
-def find_heads(model: torch.nn.Module) -> list[VocabParallelEmbedding]:
-    """Output layers; in some of vLLM's models the embedding is one itself."""
-    vocabularies = [m for m in model.modules() if isinstance(m, VocabParallelEmbedding)]
-    own = getattr(model, "lm_head", None)
-    return [one for one in vocabularies if one is own or isinstance(one, ParallelLMHead)]
 
 
 def pack(heads: Iterable[VocabParallelEmbedding]) -> None:

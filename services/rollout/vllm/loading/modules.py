@@ -22,6 +22,7 @@ from vllm.model_executor.layers.linear import (
     UnquantizedLinearMethod,
 )
 from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
     UnquantizedEmbeddingMethod,
     VocabParallelEmbedding,
 )
@@ -166,6 +167,14 @@ def check_stack(place: ParameterPlace, tensor: TensorInfo) -> None:
         raise _unknown(place, tensor, f"of shape {tensor.shape}, cut along axis {tensor.axis}")
     if (size := layer.moe_config.moe_parallel_config.tp_size) > 1:
         raise _unknown(place, tensor, f"each expert split among {size} ranks")
+
+
+def find_heads(model: torch.nn.Module) -> list[VocabParallelEmbedding]:
+    """Output layers. In some of vLLM's models the embedding is one itself: by that name, or where there is no other."""
+    vocabularies = [m for m in model.modules() if isinstance(m, VocabParallelEmbedding)]
+    named = [getattr(module, "lm_head", None) for module in model.modules()]
+    heads = [one for one in vocabularies if isinstance(one, ParallelLMHead) or one in named]
+    return heads or vocabularies
 
 
 def locate(place: ParameterPlace, tensor: TensorInfo) -> HeldTensor:

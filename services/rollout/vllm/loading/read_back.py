@@ -35,6 +35,7 @@ from services.rollout.vllm.loading.modules import (
     HeldTensor,
     ParameterPlace,
     check_stack,
+    find_heads,
     locate,
     span,
 )
@@ -139,13 +140,10 @@ def _parts_of_latents(model: torch.nn.Module, module: Any) -> list[torch.Tensor]
 
 def _heads(model: torch.nn.Module, tied: bool, module: Any) -> list[Any]:
     """Output layers that compute with the embedding `module`; of vLLM 0.23's Qwen2 it is one itself."""
-    if module is getattr(model, "lm_head", None):
+    heads = find_heads(model)
+    if module in heads:
         return [module]
-    return [
-        head
-        for head in model.modules()
-        if isinstance(head, ParallelLMHead) and (tied or head.weight is module.weight)
-    ]
+    return [head for head in heads if tied or head.weight is module.weight]
 
 
 def _read_weight(module: Any) -> Generator[None, None, torch.Tensor]:

@@ -248,6 +248,39 @@ def test_an_output_layer_is_packed_again_by_every_load() -> None:
     assert targets_of(model).find(NORM).part.data_ptr() == head.weight.data_ptr()
 
 
+@pytest.mark.parametrize("head", ["named", "inside", "the only vocabulary"])
+def test_an_embedding_that_is_the_output_layer_is_packed_again(head: str) -> None:
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    embedding = vocabulary_of(VocabParallelEmbedding, num_rows=3)
+    packed: list[float] = []
+    embedding.quant_method.process_weights_after_loading = lambda layer: packed.append(
+        float(layer.weight.sum())
+    )
+    model, inner = Module(), Module()
+    inner.add_module("embed", embedding)
+    model.add_module("language_model", inner)
+    if head != "the only vocabulary":
+        (model if head == "named" else inner).add_module("lm_head", embedding)
+    shadow = whole({"language_model.embed.weight": torch.ones(3, 4)})
+    worker = preparing(model, shadow.description(), shadow.path)
+    assert worker.prepare_writes(1.0) == ("", True)
+    worker.make_writes()
+    assert packed == [12]
+
+
+def test_a_layer_that_vllm_does_not_pack_any_more_ends_the_load(monkeypatch: Any) -> None:
+    model, layer = packed_model()
+    shadow = whole(
+        {"mlp.gate_proj.weight": torch.ones(3, 4), "mlp.up_proj.weight": torch.ones(2, 4)}
+    )
+    worker = preparing(model, shadow.description(), shadow.path)
+    assert worker.prepare_writes(1.0) == ("", True)
+    monkeypatch.setattr(layer.quant_method, "process_weights_after_loading", lambda layer: None)
+    with pytest.raises(InternalError, match="was not packed again"):
+        worker.make_writes()
+
+
 def method_of(module: str) -> Any:
     """A subclass of vLLM's, as if `module` had it."""
     from vllm.model_executor.layers.linear import UnquantizedLinearMethod
