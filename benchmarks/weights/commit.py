@@ -1,7 +1,7 @@
 """The pause of a COMMIT against the engine's own load, and the proof after it, on real vLLM.
 
 The engine's core process has a core for itself. Ours is `VllmEngine.load_weights` from a shadow:
-pause, load, pass outputs on, resume; the load by vLLM, as of a run's first versions, and by the workers
+pause, load, pass outputs on, resume; the load by vLLM, as of a replica's first version, and by the workers
 themselves. The other side is vLLM's own layerwise reload from tensors that already lie in the worker's
 private memory, as a bare call: no pause, no shadow, no proof.
 """
@@ -80,7 +80,7 @@ async def _measure_pause(model: Path) -> tuple[list[Row], str]:
         sides = {"ours": ours, "own": own_call, "shared": lambda: own_call("load_shared")}
         first = await interleave(sides, ROUNDS)
         await ours()
-        # As in the first 16 versions of a run: from here on the workers write by themselves.
+        # As when a replica joins: from here on the workers write by themselves.
         await read_back(engine, shadow, ((0, shadow.manifest.num_blocks),))
         prepared.clear()
         idle = await interleave(sides, ROUNDS)
