@@ -30,6 +30,7 @@ from services.rollout.vllm.loading.modules import (
     Finder,
     ParameterPlace,
     find_heads,
+    linear_shape,
     locate,
     span,
 )
@@ -124,12 +125,10 @@ class PackedWeight:
     copies: list[BlockCopy]
 
     def make(self) -> None:
-        whole = torch.empty(packed_shape(self.layer), dtype=self.layer.params_dtype)
+        whole = torch.empty(linear_shape(self.layer), dtype=self.layer.params_dtype)
         for copy in self.copies:
             to = copy.to
-            BlockCopy(
-                whole.as_strided(to.shape, to.stride(), to.storage_offset()), copy.block
-            ).make()
+            whole.as_strided(to.shape, to.stride(), to.storage_offset()).copy_(copy.block)
         # A copy of the bias may be packed as well.
         packed = SimpleNamespace(weight=whole, bias=getattr(self.layer, "bias", None))
         self.layer.quant_method.process_weights_after_loading(packed)
@@ -214,7 +213,7 @@ def _sizes(model: torch.nn.Module) -> dict[str, int]:
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
     for path, module in model.named_modules():
         if is_packed(module):
-            sizes[f"{path}.weight"] = math.prod(packed_shape(module))
+            sizes[f"{path}.weight"] = math.prod(linear_shape(module))
         if isinstance(module, VocabParallelEmbedding) and f"{path}.weight" in sizes:
             indices = module.shard_indices
             num_rows = indices.org_vocab_end_index - indices.org_vocab_start_index
@@ -250,7 +249,7 @@ def find_part(finder: Finder, tensor: TensorInfo) -> ParameterPart:
     try:
         part = place.values.detach()
         if layer is not None:
-            part = torch.empty(packed_shape(layer), dtype=layer.params_dtype, device="meta")
+            part = torch.empty(linear_shape(layer), dtype=layer.params_dtype, device="meta")
     except AttributeError:
         raise InternalError(f"{tensor.name}: {place.path} has no {place.parameter}") from None
     held = locate(place, tensor)
@@ -288,12 +287,6 @@ def is_packed(module: torch.nn.Module) -> bool:
     """Whether vLLM has packed a linear layer's weight, and dropped the weight itself. Not of an output layer."""
     weight: Any = getattr(module, "weight", None)
     return isinstance(module, LinearBase) and hasattr(module, "cpu_linear") and not weight.numel()
-
-
-def packed_shape(layer: Any) -> tuple[int, int]:
-    """[output features, input features] on this rank; a replicated layer has no parts."""
-    outputs = getattr(layer, "output_size_per_partition", layer.output_size)
-    return outputs, getattr(layer, "input_size_per_partition", layer.input_size)
 
 
 def _is_plain(method: type) -> bool:

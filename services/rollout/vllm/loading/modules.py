@@ -169,6 +169,12 @@ def check_stack(place: ParameterPlace, tensor: TensorInfo) -> None:
         raise _unknown(place, tensor, f"each expert split among {size} ranks")
 
 
+def linear_shape(layer: Any) -> tuple[int, int]:
+    """[output features, input features] on this rank; a replicated layer has no parts."""
+    outputs = getattr(layer, "output_size_per_partition", layer.output_size)
+    return outputs, getattr(layer, "input_size_per_partition", layer.input_size)
+
+
 def find_heads(model: torch.nn.Module) -> list[VocabParallelEmbedding]:
     """Output layers. In some of vLLM's models the embedding is one itself: by that name, or where there is no other."""
     vocabularies = [m for m in model.modules() if isinstance(m, VocabParallelEmbedding)]

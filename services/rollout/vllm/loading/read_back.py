@@ -36,6 +36,7 @@ from services.rollout.vllm.loading.modules import (
     ParameterPlace,
     check_stack,
     find_heads,
+    linear_shape,
     locate,
     span,
 )
@@ -151,10 +152,7 @@ def _read_weight(module: Any) -> Generator[None, None, torch.Tensor]:
     if not hasattr(module, "cpu_linear"):
         return module.weight
     is_head = isinstance(module, VocabParallelEmbedding)
-    if is_head:
-        num_inputs = module.embedding_dim
-    else:  # a replicated layer has no parts
-        num_inputs = getattr(module, "input_size_per_partition", module.input_size)
+    num_inputs = module.embedding_dim if is_head else linear_shape(module)[1]
     first, num_rows, weight_KN = 0, MIN_ROWS, torch.empty(0)
     while first < num_inputs:
         num_rows = min(num_rows, num_inputs - first)

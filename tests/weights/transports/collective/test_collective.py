@@ -40,6 +40,7 @@ from trimaran.types import Transport, VersionId
 from weights.receiving.receiver import WeightReceiver
 from weights.sending.sender import WeightSender
 from weights.transports.collective import endpoint as collective
+from weights.transports.collective import gloo_work
 from weights.transports.collective.terms import Terms
 from weights.transports.streams import Stream
 
@@ -388,3 +389,11 @@ def test_a_process_that_ends_beside_a_broadcast_ends_with_its_own_code():
         [sys.executable, "-c", LEAVES], timeout=60, capture_output=True, text=True
     )
     assert done.returncode == 7, done.stderr
+
+
+def test_no_broadcast_is_begun_any_more_once_a_process_ends():
+    """Its end would come behind the wait for those that are under way."""
+    under_way = gloo_work._UnderWay()
+    under_way.leave()
+    with pytest.raises(RuntimeError, match="this process is ending"):
+        under_way.add(object.__new__(gloo_work.GlooWork))
